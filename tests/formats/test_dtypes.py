@@ -73,3 +73,10 @@ def exact(bits: int) -> Fraction:
     if bits == 0x7F80:
         return Fraction(2) ** 128
     return Fraction(float(np.array(bits, np.uint16).view(ml_dtypes.bfloat16)))
+
+
+@pytest.mark.parametrize(("name", "unit"), [("bfloat16", 2.0**-7), ("float16", 2.0**-10)])
+def test_a_double_is_rounded_once(name, unit):
+    """Just above the middle between 1 and the next number, which float32 would round to the middle and then to 1."""
+    assert float(cast_array(np.array([1 + unit / 2 + 2.0**-40]), name)[0]) == 1 + unit
+    assert float(cast_array(np.array([1 + unit / 2]), name)[0]) == 1

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attnkit import formats
-from attnkit.errors import FileError, UsageError
+from attnkit.errors import DataError, FileError, UsageError
 from attnkit.formats import (
     Record,
     Sink,
@@ -108,12 +108,25 @@ def test_a_nonblocking_pipe_is_waited_for(least):
 def test_more_than_a_block_is_read_whole(monkeypatch):
     monkeypatch.setattr(streams, "BLOCK", 4)
     data = bytes(range(10))
-    for count, expected in [(3, data[:3]), (4, data[:4]), (9, data[:9]), (20, data)]:
+    for count, given in [(3, data), (4, data), (9, data), (20, data), (20, data[:3]), (20, data[:4])]:
         reading, writing = os.pipe()
-        os.write(writing, data)
+        os.write(writing, given)
         os.close(writing)
-        assert Source(reading, "pipe").read_uint8(count).tobytes() == expected
+        assert Source(reading, "pipe").read_uint8(count).tobytes() == given[:count]
         os.close(reading)
+
+
+def test_what_is_read_to_its_end_takes_at_most_half_of_the_memory(monkeypatch):
+    monkeypatch.setattr(streams, "physical_memory", lambda: 20)
+    assert Source.of(bytes(10)).read_all() == bytes(10)
+    with pytest.raises(DataError, match=r"^name: more than 10 B, too large to hold in memory$"):
+        Source.of(bytes(11), "name").read_all()
+
+
+def test_a_folder_is_not_written(tmp_path):
+    for name in (str(tmp_path), f"{tmp_path}/none/"):
+        with pytest.raises(FileError, match=f"^cannot write {name}: Is a directory$"), Sink(name):
+            pass
 
 
 def test_a_descriptor_of_this_process_is_written_by_its_number():

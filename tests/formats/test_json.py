@@ -147,6 +147,16 @@ def test_empty_lists_have_a_limit_in_each_document(monkeypatch):
         next(iter(documents))
 
 
+def test_a_short_line_is_as_deep_as_a_document_may_be():
+    deepest = json_text.DEPTH_LIMIT
+    text = "[" * (deepest + 1) + "]" * (deepest + 1) + "\n"
+    with pytest.raises(DataError, match=f"nested deeper than {deepest}"):
+        records(text)
+    objects = '{"a":' * (deepest + 4) + "1" + "}" * (deepest + 4) + "\n"
+    with pytest.raises(DataError, match="nested deeper than"):
+        records(objects)
+
+
 def test_key_order_is_free():
     x = '{"data":[0.1],"axes":["a"],"shape":[1],"dtype":"float32"}'
     text = f'{{"history":[],"labels":{{"a":["p"]}},"tensors":{{"x":{x}}}}}'

@@ -113,6 +113,19 @@ def test_a_storage_longer_than_what_is_searched_for_its_end(monkeypatch):
     check_state(next(iter(read(Source.of(STATE)))).arrays())
 
 
+@pytest.mark.parametrize(("shape", "strides", "offset"), [((1, 7), (7, 1), 0), ((6,), (1,), 1), ((1,), (1,), 6)])
+def test_a_tensor_beyond_its_storage_is_refused(shape, strides, offset):
+    with pytest.raises(DataError, match=r"needs 7 elements of storage '0', which has 6"):
+        list(read(Source.of(archive({"w": tensor(shape, strides, offset)}))))
+    [record] = read(Source.of(archive({"w": tensor((0, 9), (9, 1), 5)})), lone_is_x=False)
+    assert record["w"].shape == (0, 9)
+
+
+def test_whole_numbers_of_a_pickle_are_signed():
+    assert read_pickle(b"\x80\x02\x8a\x01\xff.", Names({}, str))[0] == -1
+    assert read_pickle(b"\x80\x02\x8a\x02\xff\x00.", Names({}, str))[0] == 255
+
+
 def test_reading_unbuffered_pieces():
     """A pipe gives any number of bytes at a time."""
     end, start = os.pipe()
