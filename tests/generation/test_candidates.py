@@ -1,6 +1,7 @@
 """decode --steps: the candidates of each choice as tensors."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,10 +9,24 @@ import pytest
 import attnkit
 from attnkit import model
 from attnkit.formats import load
+from attnkit.generation.text_generation import StepCandidates, candidate_tensors
 from tests import process
 from tests.places import FRENCH, STORY
 
 NAMES = [f"candidates.{name}" for name in ("ids", "logits", "probs", "filtered", "chosen")]
+
+
+def test_candidates_of_texts_of_other_lengths_have_the_width_of_the_fewest():
+    def step(*ids):
+        ids = np.array(ids)
+        return StepCandidates(ids, ids / 2, ids / 4, ids / 8, ids == ids[0])
+
+    no_words = SimpleNamespace(tokenizer=None)
+    record = candidate_tensors([[step(5, 6, 7)], [step(8, 9), step(3, 4)]], ("batch",), no_words)
+    assert record["candidates.ids"].tolist() == [[[5, 6], [0, 0]], [[8, 9], [3, 4]]]
+    assert record["candidates.logits"][1].tolist() == [[4, 4.5], [1.5, 2]]
+    assert record.axes_of("candidates.ids") == ("batch", "token", "rank")
+    assert candidate_tensors([[step(5, 6)]], (), no_words)["candidates.chosen"].tolist() == [[True, False]]
 
 
 def test_candidates_are_the_numbers_of_the_logits_themselves():

@@ -12,12 +12,13 @@ from safetensors.numpy import load_file, save_file
 import attnkit
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import DataError, UsageError
+from attnkit.generation.labels import labels_to_text, list_labels
 from attnkit.model.backward.tape import Reverse
 from attnkit.model.config import Config, StackConfig
 from attnkit.model.context import Model
 from attnkit.model.passes.model_gradients import head_backward
 from attnkit.model.passes.output_head import head_logits
-from attnkit.records import Record
+from attnkit.records import Record, Tensor
 from tests import process
 from tests.places import REFERENCES, folder
 
@@ -66,6 +67,18 @@ def test_probabilities_are_those_of_the_pipeline(name):
             continue
         np.testing.assert_allclose(record["x"], [expected[one] for one in names], rtol=0, atol=1e-6)
         assert ("probs" in record) == (name != "bert-score")
+
+
+def test_a_span_has_its_text_its_words_its_best_label_and_its_characters():
+    scores = Tensor(np.array([[0.25, 0.75], [0.5, 0.125]]), ("span", "label"))
+    record = Record({"x": scores}).with_tensors(
+        {"text": Tensor(np.array([1, 0]), ("span",)), "start": Tensor(np.array([4, 0]), ("span",)),
+         "end": Tensor(np.array([9, 3]), ("span",))},
+        {"label": ["LOC", "PER"], "span": ["Alice", "Rio"]},
+    )  # fmt: skip
+    config = Config("bert", 8, task="token")
+    assert list_labels(record, config, None) == [(1, "Alice", "PER", 0.75, 4, 9), (0, "Rio", "LOC", 0.5, 0, 3)]
+    assert labels_to_text(record, config) == "PER\tAlice\nLOC\tRio"
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -15,6 +15,8 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.generation.options import DecodeOptions, SpeechOptions
 from attnkit.generation.prompts import make_prompts
+from attnkit.generation.text_generation import Generation
+from attnkit.generation.transcription import without_end
 from attnkit.inputs import layers
 from attnkit.inputs.detokenizer import Detokenizer
 from attnkit.inputs.sound_inputs import model_spectrogram
@@ -41,6 +43,13 @@ def frozen(name, key):
 
 def sound(name="whisper"):
     return Record({"x": frozen(name, "samples")})
+
+
+@pytest.mark.parametrize(("ids", "kept"), [((5, 3, 7), (5, 3)), ((7, 3, 5), (7, 3, 5)), ((7,), ()), ((), ())])
+def test_a_text_ends_before_its_last_token_if_that_is_an_end(ids, kept):
+    text = model.GeneratedText(ids, logprobs=tuple(map(float, ids)))
+    cut = without_end(Generation([text], np.zeros((len(ids), 2))), (7, 8))
+    assert cut.sequences[0].ids == kept and cut.sequences[0].logprobs == kept and len(cut.scores) == len(kept)
 
 
 @pytest.mark.parametrize("name", TABLE)
