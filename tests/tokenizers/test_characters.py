@@ -24,6 +24,7 @@ FRANCE, JAPAN = "\U0001f1eb\U0001f1f7", "\U0001f1ef\U0001f1f5"
         ["\u0301", "a"],
         [" ", "\u0301"],
         ["a" + JOINER, "b"],
+        [JOINER, THUMB],
     ],
 )
 def test_what_a_reader_sees_as_one_is_one(characters):

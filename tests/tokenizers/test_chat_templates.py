@@ -194,6 +194,11 @@ class TestHostile:
         assert render_chat(template, chat, {}, "t.jinja") == ("HELLO", ["critic"], False)
         assert render(template, chat, {}) == {"text": "HELLO", "ignored": ["critic"], "is_dated": False}
 
+    def test_a_text_has_at_most_the_characters_allowed(self):
+        assert render("{{ messages[0].content }}", QUESTION, {}, most=5)["text"] == "hello"
+        with pytest.raises(ValueError, match="it writes more than 4 characters"):
+            render("{{ messages[0].content }}", QUESTION, {}, most=4)
+
     def test_a_chat_that_is_continued_from_an_empty_text(self):
         chat = [*QUESTION, {"role": "assistant", "content": ""}]
         assert render("{{ messages[1].content }}", chat, {})["text"] == ""

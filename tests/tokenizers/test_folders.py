@@ -7,8 +7,9 @@ import pytest
 
 from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import DataError, UsageError
-from attnkit.tokenizers.files import TokenizerFolder
-from attnkit.tokenizers.huggingface import parse_tokenizer_json
+from attnkit.tokenizers.files import AddedToken, TokenizerFolder
+from attnkit.tokenizers.huggingface import describe_misplaced, parse_tokenizer_json
+from attnkit.tokenizers.sentencepiece import split_at_tokens
 from tests.places import MODELS
 
 
@@ -249,6 +250,13 @@ class TestPieces:
         (tmp_path / "spiece.model").write_bytes((MODELS / model).read_bytes())
         assert open_tokenizer(path).encode("the").spellings == [*first, "▁the", "</s>"]
 
+    def test_t5_has_100_sentinels_unless_told(self, tmp_path):
+        (tmp_path / "spiece.model").write_bytes((MODELS / "t5" / "spiece.model").read_bytes())
+        tokenizer = open_tokenizer(str(tmp_path))
+        pieces = [token for token in tokenizer.vocabulary if not token.startswith("<extra_id_")]
+        assert tokenizer.vocabulary[len(pieces) :] == [f"<extra_id_{number}>" for number in range(99, -1, -1)]
+        assert tokenizer.decode([6, len(tokenizer.vocabulary)]) == tokenizer.decode([6])
+
     @pytest.mark.parametrize(("settings", "first"), [({}, "▁the"), ({"do_lower_case": False}, "▁The")])
     def test_siglip_has_no_punctuation_and_one_end(self, tmp_path, settings, first):
         path = folder(tmp_path, config_json={"model_type": "siglip"}, tokenizer_config_json=settings)
@@ -335,12 +343,32 @@ def test_a_place_is_that_of_the_text_and_a_word_begins_after_a_space():
     assert [*places.offsets] == [(0, 1), (1, 3), (3, 5), (5, 7), (7, 9), (9, 11)]
     assert places.subwords == [False, True, False, True, False, True]
     assert places.words == [(0, 3), (0, 3), (3, 7), (3, 7), (7, 11), (7, 11)]
+    pair = open_tokenizer(str(MODELS / "gpt2")).locate("the", "the cat")
+    assert pair.subwords == [False, True, False, True, False, True] and pair.parts == [0, 0, 1, 1, 1, 1]
 
 
 def test_special_tokens_have_any_name_that_ends_in_token(tmp_path):
     settings = {"eos_token": "</s>", "image_token": "<img>", "extra_special_tokens": {"a": "<a>"}, "model_name": "<n>"}
     named = TokenizerFolder(folder(tmp_path, tokenizer_config_json=settings), "source").named_tokens
     assert [*named] == ["</s>", "<img>", "<a>"] and all(token.special for token in named.values())
+
+
+def test_the_map_of_special_tokens_counts_beside_an_older_configuration(tmp_path):
+    stated, other = {"unk_token": "<a>"}, {"unk_token": "<b>"}
+    older = folder(tmp_path / "a", tokenizer_config_json=stated, special_tokens_map_json=other)
+    newer = folder(
+        tmp_path / "b", tokenizer_config_json=stated | {"added_tokens_decoder": {}}, special_tokens_map_json=other
+    )
+    assert [TokenizerFolder(path, "source").settings["unk_token"] for path in (older, newer)] == ["<b>", "<a>"]
+
+
+def test_a_token_may_begin_after_its_own_first_character():
+    assert split_at_tokens("<</s>a", {"</s>": AddedToken("</s>")}) == ["<", "</s>", "a"]
+
+
+def test_the_ids_in_no_file_are_named_from_0_on():
+    assert describe_misplaced("<new>", 3, {"b": 1, "c": 2}, [3]) == "id 0 is in no file"
+    assert describe_misplaced("<new>", 3, {"c": 2}, [3]) == "ids 0 to 1 are in no file"
 
 
 def test_a_template_with_an_unknown_special_token_is_one_error():

@@ -143,6 +143,11 @@ def test_fields_that_a_model_leaves_out_have_the_values_of_the_format():
     assert (model.unknown, model.algorithm, model.charsmap) == (0, 1, b"")
 
 
+def test_the_unknown_token_of_deberta_is_found_in_normalized_text(tmp_path):
+    tokenizer = load(tmp_path, "deberta-v2")
+    assert tokenizer.encode("［UNK］").spellings == ["[CLS]", "[UNK]", "[SEP]"]
+
+
 def test_a_special_token_in_lower_case_is_text(tmp_path):
     tokenizer = load(tmp_path, "deberta-v2", settings={"do_lower_case": True})
     assert tokenizer.encode("[SEP]").spellings == ["[CLS]", "[SEP]", "[SEP]"]
