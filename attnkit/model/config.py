@@ -126,8 +126,8 @@ class PatchConfig:
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of the patches of an image.
 
-        >>> PatchConfig(32, 32, 8, 8).grid(16, 24)
-        (2, 3)
+        >>> PatchConfig(32, 32, 8, 8).grid(16, 24), PatchConfig(32, 32, 8, 4).tokens(16, 12)
+        ((2, 3), 7)
         """
         return height // self.patch_height, width // self.patch_width
 

@@ -197,6 +197,16 @@ def test_gradients_of_a_head_equal_finite_differences(pool, has_norm):
             np.testing.assert_allclose(gradient[at], (ends[0] - ends[1]) / 2e-6, rtol=1e-5, atol=1e-7)
 
 
+def test_by_hand_the_gradient_of_capped_logits():
+    """2 tanh(x w / 2): the slope of tanh at 0.5 is 1 - tanh² = 0.786448, times w = 2."""
+    stack = StackConfig(layers=0, heads=1, hidden=1, kv_heads=1, head_dim=1, vocab=1)
+    core = Model(Config("", 1, decoder=stack, head=True, logit_softcap=2.0), {"head": {"w": np.array([[2.0]])}})
+    reverse = Reverse({})
+    dx = head_backward(core, np.array([[[0.5]]]), np.array([[[3.0]]]), reverse)
+    assert dx.item() == pytest.approx(3 * 0.7864477 * 2, rel=1e-6)
+    assert reverse.gradients["head"]["w"].item() == pytest.approx(3 * 0.7864477 * 0.5, rel=1e-6)
+
+
 def test_labels_as_text_and_as_tensors():
     assert label("The cat sat", "bert-sequence", emit="text") == "NEGATIVE"
     assert label(["The cat sat", "a dog"], "bert-sequence", emit="text") == "NEGATIVE\nNEGATIVE"

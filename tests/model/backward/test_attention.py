@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from attnkit.errors import DataError, UsageError
 from attnkit.model import AttentionOptions, alibi_bias, attention, multi_head_attention, rotary_angles
-from attnkit.model.backward.attention_backward import attention_backward, attention_forward, multi_head_attention_vjp
+from attnkit.model.backward.attention_backward import (
+    attention_backward,
+    attention_forward,
+    merge_partial_attention_backward,
+    multi_head_attention_vjp,
+)
 from attnkit.model.kernels import fused_attention as blocks
 from attnkit.model.kernels.fused_attention import fused_attention, fused_attention_backward
 from tests import process
@@ -56,6 +61,25 @@ def test_the_softcap_multiplies_by_the_slope_of_tanh_by_hand():
     grads = attention_backward(np.array([[[1.0]]]), q, k, np.array([[[1.0], [0.0]]]), scale=1.0, softcap=2.0)
     weight = np.e / (1 + np.e)
     np.testing.assert_allclose(grads["q"].item(), 0.75 * weight * (1 - weight), rtol=1e-14)
+
+
+def test_the_gradient_of_a_log_sum_is_shared_by_the_parts_by_hand():
+    """Shares 1/3 and 2/3 of outputs 1 and 4: 3 · share · (output - 3), and the share of the gradient of the sum."""
+    outputs, lses = [np.array([[[1.0]]]), np.array([[[4.0]]])], [np.array([[0.0]]), np.log([[2.0]])]
+    parts = merge_partial_attention_backward(np.array([[[3.0]]]), np.array([[1.5]]), outputs, lses)
+    assert [(output.item(), lse.item()) for output, lse in parts] == [pytest.approx((1, -1.5)), pytest.approx((2, 3))]
+
+
+def test_weights_before_and_after_a_window_are_zero():
+    """More queries than a block has, so that the keys of a block begin and end within the text."""
+    q, k, v = np.random.default_rng(0).normal(size=(3, 2, 300, 4))
+    options = AttentionOptions(window=(7, 3))
+    heads, weights = fused_attention(q, k, v, options)
+    steps = attention(q, k, v, options)
+    np.testing.assert_allclose(weights, steps["weights"], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(heads, steps["heads"], rtol=0, atol=1e-13)
+    distance = np.arange(300) - np.arange(300)[:, None]
+    assert not weights[:, (distance < -7) | (distance > 3)].any()
 
 
 def test_a_fully_masked_row_adds_nothing():

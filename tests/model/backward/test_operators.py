@@ -14,10 +14,12 @@ from attnkit.errors import DataError, UsageError
 from attnkit.model.formulas.activations import ACTIVATIONS, activation_backward
 from attnkit.model.formulas.dropout import dropout, dropout_mask
 from attnkit.model.formulas.embedding import embed_backward
+from attnkit.model.formulas.experts import ExpertConfig, Experts, mix_experts, mix_experts_vjp
 from attnkit.model.formulas.feedforward import feed_forward_vjp
 from attnkit.model.formulas.linear import add, linear, linear_backward, sum_to_shape
 from attnkit.model.formulas.norms import layer_norm_vjp, norm_steps_backward, rms_norm_vjp
 from attnkit.model.formulas.patch_embedding import extract_patches_backward, interpolate_positions_backward
+from attnkit.model.formulas.pooling import l2_normalize_backward, last_token_backward, mean_pool_backward
 from attnkit.model.formulas.positions import add_positions_backward, t5_bias_backward
 from tests.places import REFERENCES
 
@@ -359,6 +361,39 @@ def test_gradients_are_those_of_torch_autograd(case, dtype):
         theirs = members[f"grad.{key}"]
         assert gradient.dtype == dtype and gradient.shape == theirs.shape
         assert np.abs(gradient - theirs).max() <= TOLERANCE[dtype] * np.abs(theirs).max(), key
+
+
+@pytest.mark.parametrize("score", ["softmax", "chosen", "sigmoid"])
+def test_gradients_of_a_mixture_with_a_gated_shared_network_are_slopes(score, directions):
+    rng = np.random.default_rng(0)
+    config = ExpertConfig(count=3, chosen=2, hidden=4, shared=4, score=score)
+    shapes = {"router": (2, 3), "shared_gate": (2, 1), "w1": (2, 4), "w2": (4, 2), "x": (2, 3, 2)}
+    arrays = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    others = {number: {name: rng.normal(size=shapes[name]) for name in ("w1", "w2")} for number in range(3)}
+    dy = rng.normal(size=shapes["x"])
+
+    def experts(arrays):
+        router = {name: arrays[name] for name in ("router", "shared_gate")}
+        return Experts(router, others.__getitem__, {name: arrays[name] for name in ("w1", "w2")})
+
+    def loss(arrays):
+        return (mix_experts(arrays["x"], experts(arrays), config)["output"] * dy).sum()
+
+    output, pullback = mix_experts_vjp(arrays["x"], experts(arrays), config)
+    assert (output * dy).sum() == pytest.approx(loss(arrays))
+    found = pullback(dy)
+    directions(loss, arrays, {"x": found.x} | found.router | found.shared, rng)
+
+
+def test_by_hand_the_gradients_of_pooled_texts_of_other_lengths():
+    real = np.array([[True, True, False], [True, False, False]])
+    grad = np.array([[6.0], [4.0]])
+    assert mean_pool_backward(grad, real)[..., 0].tolist() == [[3, 3, 0], [4, 0, 0]]
+    assert last_token_backward(grad, real)[..., 0].tolist() == [[0, 6, 0], [4, 0, 0]]
+    found = l2_normalize_backward(
+        np.array([[1.0, 0], [1, 2], [1, 1]]), np.array([[3.0, 4], [0, 0], [2, 0]])
+    )  # y = (0.6, 0.8), none, (1, 0)
+    np.testing.assert_allclose(found, [[0.128, -0.096], [1, 2], [0, 0.5]], rtol=1e-14, atol=1e-16)
 
 
 def test_by_hand_a_linear_layer_sums_over_all_rows():
