@@ -161,6 +161,7 @@ def configuration(raw: dict[str, Any], **changes: Any) -> Any:
     return read_family(import_family(reader), reader, AllTensors("", [], {}))[0]
 
 
+MANY = 400  # tensors, as in models of many experts
 NO_DEFAULT = {  # keys that a file states or that count as absent, whatever value the class would give them
     "num_key_value_heads": "as many as heads; the shapes of the weights refuse another number",
     "begin_suppress_tokens": "as special tokens: those of a file that states some",
@@ -171,18 +172,41 @@ NO_DEFAULT = {  # keys that a file states or that count as absent, whatever valu
 def test_a_missing_key_has_the_value_of_the_class_or_is_required(family: str) -> None:
     raw = FULL[f"{family} 5.23.0"]
     reader, required = ConfigReader(raw, family), set()
-    config = read_family(import_family(reader), reader, AllTensors("", [], {}))[0]
+    config, shapes = (
+        read_family(import_family(reader), reader, AllTensors("", [], {}))[0],
+        published_tensors(raw).shapes,
+    )
     for key in raw.keys() & {*reader.values.reads} - NO_DEFAULT.keys() - {"model_type"}:
         if key.endswith("_token_id"):
             continue
         try:
-            found = configuration({name: value for name, value in raw.items() if name != key})
+            rest = {name: value for name, value in raw.items() if name != key}
+            found = configuration(rest)
         except DataError as error:
             assert key in str(error)
             required.add(key)
         else:
             assert found == config, key
+            if len(shapes) < MANY:
+                assert published_tensors(rest).shapes == shapes, key
     assert len(required) <= 9 and not any("eps" in key or "theta" in key for key in required)
+
+
+@pytest.mark.parametrize(
+    ("value", "most", "expected"),
+    [
+        (0, 2**31 - 1, "from 1 on"),
+        ("7", 2**31 - 1, "from 1 on"),
+        (2**31, 2**31 - 1, "from 1 to 2147483647"),
+        (9, 8, "from 1 to 8"),
+        (True, 8, "from 1 to 8"),
+    ],
+)
+def test_a_number_out_of_range_is_one_error(value: Any, most: int, expected: str) -> None:
+    reader = ConfigReader({"n": value}, "c.json")
+    with pytest.raises(DataError, match=rf"^c\.json: n is .* \(expected a whole number {expected}\)$"):
+        reader.get_int("n", most=most)
+    assert ConfigReader({"n": most}, "c.json").get_int("n", most=most) == most
 
 
 OF_IMAGES = ("dinov2", "dinov2_with_registers", "dinov3_vit", "siglip_vision_model", "vit")
