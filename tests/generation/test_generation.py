@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,9 +17,12 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.display import Style, format_table
 from attnkit.errors import AttnkitWarning, DataError, UsageError
+from attnkit.generation.perplexity import TextScore
+from attnkit.generation.prompts import positions_left
 from attnkit.generation.text_generation import render_choice
 from attnkit.inputs import layers
 from attnkit.inputs.detokenizer import Detokenizer, fill_masks
+from attnkit.model.config import Config, PositionConfig
 from attnkit.model.passes.generation import Filtered, StepInfo
 from attnkit.records import Record
 from tests import process
@@ -51,6 +55,20 @@ def run(*arguments, input=b"", status=0):
     code, out, err = process.run(*arguments, stdin=input)
     assert code == status, err
     return out, err
+
+
+def test_a_text_may_be_one_token_longer_than_the_positions():
+    """The last token needs none. Rotary positions have no end."""
+    config = Config("gpt2", 2, positions=PositionConfig("learned", size=5))
+    assert [positions_left(config, size) for size in (1, 5)] == [5, 1]
+    with pytest.raises(DataError, match="6 tokens, and this gpt2 model has 5 positions"):
+        positions_left(config, 6)
+    rotary = replace(config, positions=PositionConfig("rotary", size=5))
+    assert positions_left(rotary, 6) == 1 << 62
+
+
+def test_scores_of_texts_add_up():
+    assert TextScore(1.0, 2, 3) + TextScore(0.5, 1, 4) == TextScore(1.5, 3, 7)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

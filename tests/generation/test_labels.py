@@ -12,13 +12,14 @@ from safetensors.numpy import load_file, save_file
 import attnkit
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import DataError, UsageError
-from attnkit.generation.labels import labels_to_text, list_labels
+from attnkit.generation.labels import find_answers, labels_to_text, list_labels
 from attnkit.model.backward.tape import Reverse
 from attnkit.model.config import Config, StackConfig
 from attnkit.model.context import Model
 from attnkit.model.passes.model_gradients import head_backward
 from attnkit.model.passes.output_head import head_logits
 from attnkit.records import Record, Tensor
+from attnkit.tokenizers import TokenPlaces
 from tests import process
 from tests.places import REFERENCES, folder
 
@@ -195,6 +196,17 @@ def test_gradients_of_a_head_equal_finite_differences(pool, has_norm):
                 ends.append((head_logits(core, x) * dy).sum())
             array[at] = before
             np.testing.assert_allclose(gradient[at], (ends[0] - ends[1]) / 2e-6, rtol=1e-5, atol=1e-7)
+
+
+def test_by_hand_the_answers_of_a_text():
+    """Starts have 1/4 and 1/4 beside no answer, ends 1/8 and 3/4."""
+    logits = np.log([[1 / 2, 1 / 8], [1 / 4, 1 / 8], [1 / 4, 3 / 4]])
+    places = TokenPlaces([(0, 0), (0, 3), (4, 7)], [(0, 0), (0, 3), (4, 7)], [None, 1, 1], [False] * 3)
+    found = find_answers(logits, places, "cat sat", 3)
+    assert [(span.start, span.end) for span in found] == [(0, 7), (4, 7), (0, 3)]
+    assert [span.score for span in found] == pytest.approx([3 / 16, 3 / 16, 1 / 32])
+    again = find_answers(logits, places, "sat sat", 1)  # the second word and the first are one answer
+    assert [(span.start, span.end) for span in again] == [(4, 7)] and again[0].score == pytest.approx(7 / 32)
 
 
 def test_by_hand_the_gradient_of_capped_logits():
