@@ -337,9 +337,13 @@ class Runner:
         for number, mutant in enumerate(drawn):
             place = f"{mutant.path.relative_to(ROOT)}:{mutant.function[0]}:{mutant.function[1]}"
             self.judge(modules[mutant.path], mutant, tests.get(place, ()))
-            print(f"\r{self.options.room}: {number + 1} of {len(drawn)}", end="", file=sys.stderr, flush=True)
+            self.tell(f"mutant {number + 1} of {len(drawn)}")
         print(file=sys.stderr)
         return True
+
+    def tell(self, text):
+        """Show on a terminal what is done."""
+        print(f"\r{self.options.room}: {text:60}", end="", file=sys.stderr, flush=True)
 
     def judge(self, module, mutant, tests):
         """Count whether the tests of its function notice a mutant; others than noticed ones get a row."""
@@ -366,13 +370,10 @@ class Runner:
             name = hashlib.sha256(package + path.read_bytes() + str(path).encode()).hexdigest()[:16]
             record = Path(self.options.records, f"{name}.json")
             if not record.exists():
-                print(
-                    f"\r{self.options.room}: records {number + 1} of {len(files)} {path.name:40}",
-                    end="",
-                    file=sys.stderr,
-                    flush=True,
-                )
-                in_a_fork(lambda some=some, record=record: self.record(some, modules, record))
+                self.tell(f"file {number + 1} of {len(files)}: {path.name}")
+                in_a_fork(functools.partial(self.record, some, modules, record))
+            if not record.exists():
+                raise RuntimeError(f"{path}: its tests ended their process")
             recorded = json.loads(record.read_text())
             for item in some:
                 seconds, places = recorded.get(item.nodeid, (0, ()))

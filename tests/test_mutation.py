@@ -7,6 +7,7 @@ from tests import mutation
 CLIP = "def clip(x, low=0):\n    return low if x < low else x\n"
 
 
+@pytest.mark.linux
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # that fork follows threads
 def test_a_changed_default_is_noticed_and_an_equal_comparison_survives(tmp_path, monkeypatch):
     monkeypatch.setattr(mutation, "ROOT", tmp_path)
