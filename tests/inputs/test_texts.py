@@ -1,15 +1,23 @@
-"""Texts of a batch, worked by hand: blocks of lines, packs, lengths, and the tokens that make a vector."""
+"""What tools read, worked by hand: blocks of lines, packs, prompts, positions, sizes of images, windows of sounds."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.sentence_modules import Pooling
 from attnkit.errors import DataError
 from attnkit.inputs import encoding, packed_texts
 from attnkit.inputs.attention_inputs import AttentionInputs
+from attnkit.inputs.image_processor import Defaults, find_size
+from attnkit.inputs.layers import ids_from_x, padding_positions
+from attnkit.inputs.position_inputs import token_angles
 from attnkit.inputs.recurrent_layers import find_texts
+from attnkit.inputs.sound_inputs import SoundWindows
 from attnkit.records import Record
+from attnkit.tokenizers import Tokenizer, Tokens
+from tests.registry import load_core
 
 
 def numbers(*shape):
@@ -88,3 +96,66 @@ def test_lengths_of_texts_are_whole_numbers_up_to_their_tokens():
     for lengths in ([3, 4], [3], [2.5, 1]):
         with pytest.raises(DataError, match=r"^--lengths: "):
             find_texts(numbers(2, 3, 1), Record({"x": np.array(lengths)}))
+
+
+@pytest.mark.parametrize(("ids", "left_out"), [([7, 5, 6, 9], 3), ([9, 5, 6], 3), ([9], 0), ([], 0)])
+def test_a_prompt_is_left_out_of_a_vector_without_its_end(ids, left_out):
+    encode, words = (lambda *_, **__: Tokens([str(id) for id in ids], ids)), (lambda: [*"0123456789"])
+    tokenizer = Tokenizer(encode, words, special={"sep": 9})
+
+    def count(prompt, *poolings):
+        modules = SimpleNamespace(modules=dict(enumerate(poolings)))
+        return encoding.count_prompt(prompt, modules, tokenizer, None)
+
+    assert count("query: ", Pooling(("mean",), False)) == count(
+        "query: ", Pooling(("max",), True), Pooling(("mean",), False)
+    )
+    assert count("query: ", Pooling(("mean",), False)) == left_out
+    assert count("query: ", Pooling(("mean",), True)) == count("", Pooling(("mean",), False)) == 0
+
+
+def test_no_layer_is_the_embeddings_alone():
+    config = load_core("gpt2").config
+
+    def layers_of(first, last):
+        return [step.layer for step in encoding.select_steps(config, "decoder", first, last)]
+
+    assert layers_of(0, 0) == ["decoder.embed", "decoder.positions"] and layers_of(1, 1) == []
+    assert layers_of(1, 2)[-1] == "decoder.norm" and all(one.startswith("decoder.1.") for one in layers_of(1, 2)[:-1])
+
+
+def test_whole_numbers_alone_are_ids():
+    record = ids_from_x(Record({"x": np.array([[3, 1]])}))
+    assert [*record] == ["ids"] and record.axes_of("ids") == ("batch", "token")
+    assert ids_from_x(Record({"x": np.array([3, 1])})).axes_of("ids") == ("token",)
+
+
+def test_positions_of_a_padded_batch_begin_after_its_padding():
+    mask = np.array([[[False, True, True]], [[True, True, True]]])
+    assert padding_positions(mask).tolist()[0][1:] == [0, 1] and padding_positions(mask).tolist()[1] == [0, 1, 2]
+    for other in (None, mask[:, 0], np.ones((2, 3, 3), bool), mask.astype(float), np.ones((2, 1, 1), bool)):
+        assert padding_positions(other) is None
+
+
+def test_angles_are_given_for_positions_or_for_tokens():
+    x, table = np.zeros((2, 4)), np.arange(6.0).reshape(3, 2)
+    cos, sin = Record({"x": table}), Record({"x": -table})
+    found = token_angles(x, np.array([2, 0]), 1, None, 10000.0, cos, sin)
+    assert [one.tolist() for one in found] == [[[4, 5], [0, 1]], [[-4, -5], [0, -1]]]
+    whole = Record({"x": table[None]})
+    assert [one.shape for one in token_angles(x, np.array([2, 0]), 1, None, 10000.0, whole, whole)] == [(1, 3, 2)] * 2
+    with pytest.raises(DataError, match="differ in shape"):
+        token_angles(x, np.array([2, 0]), 1, None, 10000.0, cos, Record({"x": table[:2]}))
+    cosines, sines = token_angles(x, np.array([0, 1]), 2, None, 10000.0, cos, None)
+    np.testing.assert_allclose([cosines[..., 0], sines[..., 0]], [np.cos([0, 1]), np.sin([0, 1])])
+
+
+@pytest.mark.parametrize(("given", "size"), [((8, 6), (5, 4)), ((6, 8), (4, 5)), ((6, 6), (4, 4)), ((2, 3), (4, 6))])
+def test_the_shortest_edge_of_an_image_keeps_its_proportion(given, size):
+    raw = ConfigReader({"size": {"shortest_edge": 4}}, "preprocessor_config.json")
+    assert find_size(raw, given, Defaults(), (4, 4), "image.png") == size
+
+
+def test_windows_of_a_sound_have_whole_frames():
+    windows = SoundWindows(np.zeros(12), 8, SimpleNamespace(hop=2, rate=4), 0.0)
+    assert (windows.frames, windows.size, windows.seconds(3)) == (6, 4, 1.5)
