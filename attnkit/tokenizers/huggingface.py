@@ -167,7 +167,12 @@ def apply_class_settings(tokenizer: Any, library: Any, folder: TokenizerFolder) 
         tokenizer.normalizer = make_bert_normalizer(library, folder)
     if folder.tokenizer_class in PREFIX_SPACE and isinstance(words, library.pre_tokenizers.ByteLevel):
         words.add_prefix_space = bool(folder.get_bool("add_prefix_space", False))
-        tokenizer.pre_tokenizer = words
+        tokenizer.pre_tokenizer, ends = words, tokenizer.post_processor
+        if isinstance(ends, library.processors.RobertaProcessing):  # it leaves the space out of the places of tokens
+            stated = orjson.loads(ends.__getstate__())
+            tokenizer.post_processor = library.processors.RobertaProcessing(
+                tuple(stated["sep"]), tuple(stated["cls"]), stated["trim_offsets"], words.add_prefix_space
+            )
 
 
 def make_bert_normalizer(library: Any, folder: TokenizerFolder) -> Any:

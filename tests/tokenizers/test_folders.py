@@ -88,12 +88,13 @@ class TestFrozen:
         assert tokenizer.encode(text + " unheard").ids == [4, 5, 6, vocabulary.index("<unk>"), vocabulary.index("</s>")]
         assert tokenizer.decode([4, 5, 6, 0]) == text
 
+    @pytest.mark.parametrize("files", [("vocab.json", "merges.txt"), ("tokenizer.json",)])
     @pytest.mark.parametrize(("has_prefix", "word"), [(False, [(0, 1), (1, 3)]), (True, [(0, 3)])])
-    def test_the_first_word_has_its_place_with_a_space_before_it_and_without(self, has_prefix, word, tmp_path):
+    def test_the_first_word_has_its_place_with_a_space_before_it_and_without(self, files, has_prefix, word, tmp_path):
         """The token Ġthe of "the", whose space is not in the text, begins at 0."""
-        for file in ("vocab.json", "merges.txt"):
+        for file in files:
             (tmp_path / file).write_bytes((MODELS / "roberta" / file).read_bytes())
-        settings = {"add_prefix_space": has_prefix}
+        settings = {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": has_prefix}
         path = folder(tmp_path, config_json={"model_type": "roberta"}, tokenizer_config_json=settings)
         assert [*map(tuple, open_tokenizer(path).locate("the", None).offsets)] == [(0, 0), *word, (0, 0)]
 
