@@ -283,6 +283,7 @@ def test_two_arrays_are_compared_by_their_rows():
     """4 units in the last place of the largest number of a row are noise, by which 0.5 is too much."""
     row = compare_arrays("x", np.array([[1.0, 2.0], [0.0, 3.5]]), np.array([[1.0, 2.0], [0.0, 4.0]]), "float32")
     assert (row.kind, row.largest, row.added) == ("numeric", 0.5, 0.5) and row.excess > 1
+    assert row.cosine == pytest.approx(19 / np.sqrt(17.25 * 21))
     same = compare_arrays("x", np.array([1.0, np.nan]), np.array([1.0 + 1e-7, np.nan]), "float32")
     assert same.kind == "" and 0 < same.added == same.largest < same.noise
     assert compare_arrays("x", np.array([np.nan]), np.array([1.0]), "float32").kind == "not finite"

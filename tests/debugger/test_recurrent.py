@@ -223,6 +223,19 @@ def test_a_packed_sequence_is_a_padded_batch_with_its_lengths(tmp_path):
     dump = gather_tokens(open_dump(str(tmp_path / "dump.npz")))
     assert dump["rnn.output.0"][..., 0].tolist() == [[0, 0, 0], [10, 11, 12], [20, 21, 0]]
     assert dump["rnn.output.0.lengths"].tolist() == [1, 3, 2]
+    assert dump.shape("rnn.output.0") == (3, 3, 1) and dump.shape("rnn.output.0.lengths") == (3,)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_packed"),
+    [([1, 1, 1], True), ([3], True), ([2, 1], True), ([1, 2], False), ([2, 2], False), ([3, 0], False), ([], False)],
+)
+def test_sizes_of_a_packed_sequence_do_not_grow_and_add_up_to_its_rows(sizes, is_packed, tmp_path):
+    np.savez(tmp_path / "dump.npz", **{"rnn.0": np.array([[1.0], [2], [3]]), "rnn.1": np.array(sizes, int)})
+    dump = gather_tokens(open_dump(str(tmp_path / "dump.npz")))
+    assert ("rnn" in dump) == is_packed and ("rnn.1" in dump) != is_packed
+    if is_packed:
+        assert dump["rnn"].shape == (sizes[0], len(sizes), 1)
 
 
 def test_a_module_of_torch_that_reads_the_sequence_first_agrees(tmp_path):
