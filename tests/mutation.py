@@ -52,7 +52,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 CACHE, OWN = type(functools.cache(len)), ("attnkit", "tests.")
 MEMORY = 4 << 30  # bytes that the tests of a mutant may allocate
-HANGS = 120  # seconds of a test that waits
+HANGS = 20  # seconds that a test of a mutant may wait, beside 20 times its own
 SURVIVED, NOTICED, UNCHANGED = range(3)  # exit codes of a mutant's process
 OUTCOMES = ("survived", "noticed", "not tried", "not reached")
 
@@ -307,7 +307,7 @@ class Runner:
     """A plugin of pytest that collects the tests of a room, and runs some of them for each of its mutants."""
 
     def __init__(self, options):
-        self.options, self.failed, self.skipped = options, False, False
+        self.options, self.failed, self.skipped, self.conftest = options, False, False, None
         self.rows, self.counts = [], collections.Counter()
 
     def pytest_collection(self):
@@ -320,14 +320,14 @@ class Runner:
         self.failed |= report.failed
         self.skipped |= report.skipped
 
-    def passes(self, item, following=None):
-        """Run a test; whether it passes."""
-        self.failed = False
+    def passes(self, item, following=None, limit=600):
+        """Run a test; whether it passes in some seconds. One that waits for longer ends its process."""
+        self.failed, self.conftest.HANGS = False, limit
         item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
         return not self.failed
 
     def pytest_runtestloop(self, session):
-        session.config.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py")).HANGS = HANGS
+        self.conftest = session.config.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
         folder = ROOT / "attnkit" / self.options.room
         live = live_functions(folder)
         modules = {path: Module(path, live) for path in sorted(folder.rglob("*.py"))}
@@ -353,7 +353,10 @@ class Runner:
             one for one, seconds in zip(tests, spent, strict=True) if one is tests[0] or seconds < self.options.seconds
         ]
         after = [item for _, item in some[1:]] + [None]
-        calls = [(functools.partial(self.passes, item, after[at]), seconds) for at, (seconds, item) in enumerate(some)]
+        calls = [
+            (functools.partial(self.passes, item, after[at], HANGS + 20 * seconds), seconds)
+            for at, (seconds, item) in enumerate(some)
+        ]
         outcome = OUTCOMES[is_noticed(module, mutant, calls)] if calls else "not reached"
         self.counts[outcome] += 1
         if outcome != "noticed":
