@@ -6,8 +6,8 @@ import pytest
 from attnkit.debugger.slips import COUNTED, find_slips
 from attnkit.debugger.verdict import drop_same, nearest_value
 from attnkit.model.graph.kinds import KINDS
-from attnkit.model.graph.models import model_graph
 from attnkit.model.graph.nodes import Inputs, Node, Scope
+from attnkit.model.passes.model_graph import model_graph
 from attnkit.model.slips import Number, Slip
 from tests.registry import load_core, make_batch
 

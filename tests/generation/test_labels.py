@@ -12,7 +12,8 @@ from safetensors.numpy import load_file, save_file
 import attnkit
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import DataError, UsageError
-from attnkit.generation.labels import find_answers, labels_to_text, list_labels
+from attnkit.generation.label_views import list_labels
+from attnkit.generation.labels import find_answers, labels_to_text
 from attnkit.model.backward.tape import Reverse
 from attnkit.model.config import Config, StackConfig
 from attnkit.model.context import Model

@@ -12,7 +12,7 @@ from attnkit.inputs import encoding, packed_texts
 from attnkit.inputs.attention_inputs import AttentionInputs
 from attnkit.inputs.image_processor import Defaults, find_size
 from attnkit.inputs.layers import ids_from_x, padding_positions
-from attnkit.inputs.position_inputs import token_angles
+from attnkit.inputs.position_inputs import Rotation, token_angles
 from attnkit.inputs.recurrent_layers import find_texts
 from attnkit.inputs.sound_inputs import SoundWindows
 from attnkit.records import Record
@@ -140,13 +140,15 @@ def test_positions_of_a_padded_batch_begin_after_its_padding():
 def test_angles_are_given_for_positions_or_for_tokens():
     x, table = np.zeros((2, 4)), np.arange(6.0).reshape(3, 2)
     cos, sin = Record({"x": table}), Record({"x": -table})
-    found = token_angles(x, np.array([2, 0]), 1, None, 10000.0, cos, sin)
+    found = token_angles(x, np.array([2, 0]), 1, 10000.0, Rotation(cos=cos, sin=sin))
     assert [one.tolist() for one in found] == [[[4, 5], [0, 1]], [[-4, -5], [0, -1]]]
     whole = Record({"x": table[None]})
-    assert [one.shape for one in token_angles(x, np.array([2, 0]), 1, None, 10000.0, whole, whole)] == [(1, 3, 2)] * 2
+    assert [one.shape for one in token_angles(x, np.array([2, 0]), 1, 10000.0, Rotation(cos=whole, sin=whole))] == [
+        (1, 3, 2)
+    ] * 2
     with pytest.raises(DataError, match="differ in shape"):
-        token_angles(x, np.array([2, 0]), 1, None, 10000.0, cos, Record({"x": table[:2]}))
-    cosines, sines = token_angles(x, np.array([0, 1]), 2, None, 10000.0, cos, None)
+        token_angles(x, np.array([2, 0]), 1, 10000.0, Rotation(cos=cos, sin=Record({"x": table[:2]})))
+    cosines, sines = token_angles(x, np.array([0, 1]), 2, 10000.0, Rotation(cos=cos))
     np.testing.assert_allclose([cosines[..., 0], sines[..., 0]], [np.cos([0, 1]), np.sin([0, 1])])
 
 
