@@ -251,6 +251,13 @@ def test_other_alignments():
     assert (record["a"].tolist(), record["b"].tolist()) == ([1, 1, 1], [2, 2])
 
 
+def test_a_tensor_has_at_most_four_dimensions():
+    header = gguf.read_header(memoryview(pack_gguf({}, {"w": np.ones((1, 2, 1, 3))})))
+    assert header.entries["w"].shape == (1, 2, 1, 3)
+    with pytest.raises(DataError, match=r"tensor 'w': 5 dimensions \(limit 4\)"):
+        gguf.read_header(memoryview(pack_gguf({}, {"w": np.ones((1, 1, 1, 1, 1))})))
+
+
 def test_a_list_of_texts_may_end_with_the_file():
     file = pack_gguf({"words": ["the", "cat"]}, alignment=1)
     assert gguf.read_header(memoryview(file)).metadata["words"].read() == ["the", "cat"]

@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 
@@ -197,6 +198,9 @@ def test_one_line_unless_indented():
     rows = b"".join(encode(record, "json", indent=True)).decode().splitlines()
     assert "        [1, 2]," in rows and "        [3, 4]" in rows
     assert rows[0] == "{" and rows[1].startswith('  "') and rows[-1] == "}"
+    entry = {"command": "attnkit show", "version": "1"}
+    rows = b"".join(encode(replace(record, history=[entry]), "json", indent=True)).decode().splitlines()
+    assert rows[-4:] == ['  "history": [', f"    {json.dumps(entry, separators=(',', ':'))}", "  ]", "}"]
 
 
 class Pieces:

@@ -104,6 +104,13 @@ class Clipped:
 
 
 @pytest.mark.slow
+def test_a_name_in_code_page_437_and_a_wide_size_after_another_field():
+    assert zip._checked_name(b"\x82.npy", 0, zip.STORED) == zip._checked_name("é.npy".encode(), zip.UTF8, zip.STORED)
+    other, wide = struct.pack("<2HB", 0x5455, 1, 7), struct.pack("<2HQQ", 1, 16, 5, 1 << 33)
+    assert zip._apply_zip64(other + wide, [zip.WIDE, 3, zip.WIDE]) == [5, 3, 1 << 33]
+    assert zip._apply_zip64(other, [zip.WIDE]) == [zip.WIDE]
+
+
 def test_many_members_need_zip64():
     files = [(f"{i}.txt", [b""]) for i in range(66_000)]
     data = bytearray(b"".join(encode_archive(files)))
