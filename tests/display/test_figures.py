@@ -14,12 +14,13 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 import attnkit
-from attnkit.display import TensorView
+from attnkit.display import Note, TensorView
 from attnkit.display.colors import COLOR_MAPS, NOT_FINITE_COLOR, SERIES, color_map, contrasting_ink
 from attnkit.display.figures import (
     FigureOptions,
     Section,
     Table,
+    block_sections,
     curves_section,
     draw_bars,
     draw_words,
@@ -517,3 +518,8 @@ def test_plot_names_what_it_cannot_draw():
         attnkit.plot(Record({"x": Tensor(np.array(1.0), ())}))
     with pytest.raises(DataError, match="y"):
         attnkit.plot(Record({"x": np.eye(2)}), "y")
+
+
+def test_a_note_without_a_block_before_it_is_a_section():
+    [section] = block_sections([Note("no tensors")], FigureOptions())
+    assert (section.panels, section.notes) == ([], ["no tensors"])

@@ -49,6 +49,7 @@ def block_sections(blocks: Sequence[Block], options: FigureOptions) -> list[Sect
     before: Block | None = None
     for block in drawn_in(blocks, "figure"):
         if isinstance(block, Note):
+            sections = sections or [Section("", [])]
             sections[-1] = sections[-1]._replace(notes=[*sections[-1].notes, block.line])
         elif isinstance(block, Text) and isinstance(before, Text):
             sections[-1] = sections[-1]._replace(panels=[f"{sections[-1].panels[0]}\n{text_panel(block.text)}"])
