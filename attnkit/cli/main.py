@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from attnkit.help import Chapter, PageSection
 
 FIRST_STEPS = 'attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit mask --causal | attnkit attend --heads 2'
+LEAST_ADDRESSES = 104 << 20  # bytes that NumPy takes with one thread of OpenBLAS, which without them ends the process
 
 
 def main(arguments: list[str]) -> int:
@@ -57,6 +58,9 @@ def main(arguments: list[str]) -> int:
             place = f"attnkit {arguments[0]}"
             if arguments[1:] in (["-h"], ["--help"]) and (page := find_page(arguments[0])):
                 return write_text(page)
+        if lacks_addresses():
+            os.write(2, f"{place}: not enough memory to load NumPy\n".encode())
+            return 3
         import numpy  # noqa: F401 - after Typer its import maps and unmaps one arena 1,500 times: 12 ms
 
         from attnkit.cli import parser
@@ -86,6 +90,13 @@ def find_page(tool: str) -> str:
     from attnkit import help as pages
 
     return pages.read_tool(tool) if shutil.get_terminal_size().columns >= pages.TOOL_WIDTH else ""
+
+
+def lacks_addresses() -> bool:
+    """Whether the process may map too little (ulimit -v) to load NumPy."""
+    import resource
+
+    return 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < LEAST_ADDRESSES
 
 
 def replace_unknown_signs() -> None:

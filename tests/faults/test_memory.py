@@ -14,7 +14,12 @@ UNMAPPED = "numpy/_core/x.so: failed to map segment from shared object"
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of addresses are those of Linux")
 @pytest.mark.parametrize(
-    ("limit", "code", "line"), [(60_000, 3, "attnkit attend: not enough memory to load NumPy\n"), (250_000, 0, "")]
+    ("limit", "code", "line"),
+    [
+        (60_000, 3, "attnkit attend: not enough memory to load NumPy\n"),
+        (95_000, 3, "attnkit attend: not enough memory to load NumPy\n"),
+        (250_000, 0, ""),
+    ],
 )
 def test_few_addresses(limit, code, line):
     """OpenBLAS would end the process where it has not the addresses for a thread on each core."""
