@@ -197,10 +197,10 @@ def residual_scale(checkpoint: "Checkpoint | None") -> float:
 def add_residuals(output: Tensor, x: Array | None, add: Record | None, scale: float) -> Tensor:
     """Add the input or another tensor to a factor times the output of a sub-layer."""
     if scale != 1 and (x is not None or add is not None):
-        output = Tensor(model.scaled(output.array, scale), formula=f"{scale:g} ({output.formula})")
+        output = replace(output, array=model.scaled(output.array, scale), formula=f"{scale:g} ({output.formula})")
     for addend, name in ((x, "input"), (None if add is None else add["x"], "residual")):
         if addend is not None:
-            output = Tensor(model.add(output.array, addend), formula=f"{output.formula} + {name}")
+            output = replace(output, array=model.add(output.array, addend), formula=f"{output.formula} + {name}")
     return output
 
 

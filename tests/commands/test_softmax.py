@@ -106,6 +106,14 @@ def test_weights_that_cannot_be_are_refused(values, error, message):
         attnkit.attend(np.ones((3, 2)), **values)
 
 
+def test_a_residual_keeps_the_axes_of_x():
+    record = Record({"x": Tensor(np.array([[1.0, 2.0], [3.0, 4.0]]), ("query", "model"))})
+    for options in ({}, {"residual": True}, {"add": record}):
+        result = attnkit.attend(record, weights_from=np.eye(2), **options)
+        assert result.tensor("x").axes == ("query", "model")
+        np.testing.assert_array_equal(result["x"], record["x"] * (2 if options else 1))
+
+
 @pytest.mark.parametrize(
     "line",
     [
