@@ -42,34 +42,29 @@ def name_score(name: str, record: Record) -> str:
 
 def view_scores(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
     """View the scores as tables, with --by also bars for the classes of lengths."""
-    _, classes = score_views(record)
+    scores, classes = score_views(record)
     names = [name for name in WITH_BARS if name + BY_LENGTH in record]
     bars = [
         display.Bars(name_score(name, record), "length in words", classes, record[name + BY_LENGTH].tolist())
         for name in names
     ]
-    return display.ResultView(
-        [
-            *[display.Charts("scores by sentence length", bars)] * bool(classes and names),
-            *(display.Only("figure", table) for table in score_tables(record, style, bars=False)),
-            *(display.Only("terminal", table) for table in score_tables(record, style, bars=True)),
-        ],
-        lambda: tabulate_scores(record),
-    )
+    blocks: list[display.Block] = [display.Charts("scores by sentence length", bars)] if classes and names else []
+    blocks += [score_table(record, scores, style)] if scores else []
+    if classes:
+        blocks += [display.Only("figure", length_table(record, classes, style, bars=False))]
+        blocks += [display.Only("terminal", length_table(record, classes, style, bars=True))]
+    return display.ResultView(blocks, lambda: tabulate_scores(record))
 
 
-def score_tables(record: Record, style: display.Style, bars: bool) -> list[display.TextTable]:
-    """The table of the scores of a record, and with --by the table of classes."""
-    scores, classes = score_views(record)
+def score_table(record: Record, scores: Sequence[tuple[str, float]], style: display.Style) -> display.TextTable:
+    """A table of the scores of all texts, with the signatures of BLEU and chrF."""
     signatures = dict(zip(("bleu", "chrf"), record.labels.get("signature", []), strict=False))
     rows = [
         [name_score(name, record), format_score(record, name, value, style), str(signatures.get(name, ""))]
         for name, value in scores
     ]
     columns = 3 if signatures else 2
-    whole = display.TextTable(["score", "value", "signature"][:columns], [row[:columns] for row in rows], [1])
-    tables = [whole] if rows else []
-    return [*tables, length_table(record, classes, style, bars)] if classes else tables
+    return display.TextTable(["score", "value", "signature"][:columns], [row[:columns] for row in rows], [1])
 
 
 def length_table(record: Record, classes: Sequence[str], style: display.Style, bars: bool) -> display.TextTable:

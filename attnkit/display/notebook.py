@@ -2,7 +2,7 @@
 
 import html
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from attnkit.display.colors import LIGHT, NOT_FINITE_COLOR, SIGNED, UNSIGNED, co
 from attnkit.display.facts import TextTable
 from attnkit.display.heatmaps import Scale, make_scale
 from attnkit.display.numbers import number_format, to_python
-from attnkit.display.record_views import unmasked_cells
+from attnkit.display.record_views import tensor_view
 from attnkit.display.slicing import Elision, Matrices, Matrix, TensorView, elide, elide_rows, shared_format, to_matrices
 from attnkit.display.style import Style
 from attnkit.errors import escaped
@@ -66,9 +66,7 @@ def record_html(record: Record) -> str:
 
 
 def view_tensor(record: Record, name: str) -> TensorView:
-    array, one = record[name], record.tensors[name]
-    labels = [record.labels_of(name, dimension) for dimension in range(array.ndim)]
-    return TensorView(name, array, one.axis_names(), labels, STYLE, one.formula, unmasked_cells(record, name))
+    return replace(tensor_view(record, name, STYLE), axes=record.tensor(name).axis_names(), words=None)
 
 
 def tensor_html(view: TensorView, is_map: bool) -> str:

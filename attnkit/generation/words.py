@@ -169,10 +169,10 @@ def view_words(
 
     if options.emit:
         return display.ResultView([display.tensor_view(record, "x", style)])
-    has_steps, count = options.choices.steps or options.choices.keep, options.choices.candidates
+    has_steps = options.choices.steps or options.choices.keep
     steps = display.computed_view(record, style).blocks if has_steps else []
-    candidates = list_candidates(record, titles, count)
-    return display.ResultView([*steps, *candidates], lambda: word_cells(record, titles, count))
+    candidates = list_candidates(record, titles, options.choices.candidates)
+    return display.ResultView([*steps, *candidates], lambda: word_cells(candidates))
 
 
 def list_candidates(record: Record, titles: tuple[str, str], count: int) -> list[display.Candidates]:
@@ -197,11 +197,10 @@ def list_candidates(record: Record, titles: tuple[str, str], count: int) -> list
     return lists
 
 
-def word_cells(record: Record, titles: tuple[str, str], count: int) -> Cells:
+def word_cells(lists: Sequence[display.Candidates]) -> Cells:
     """The most probable words at each position as cells, a row for each word."""
     from attnkit.display.cells import Cells
 
-    lists = list_candidates(record, titles, count)
     rows = []
     for batch, one in enumerate(lists):
         for position, (name, ids, probs) in enumerate(zip(one.rows, one.ids, one.probs, strict=True)):
