@@ -4,9 +4,11 @@ import faulthandler
 import gc
 import os
 import sys
+import time
 
 import hypothesis
 import pytest
+from _pytest.runner import runtestprotocol
 
 from attnkit.tuning import tune_blas
 from tests import process
@@ -27,6 +29,7 @@ hypothesis.settings.register_profile("thorough", max_examples=1000, **PATIENT)  
 hypothesis.settings.load_profile("repeatable")
 
 HANGS = 600  # seconds after which a test is taken to hang: its process writes where it is, and ends
+watched = {"until": 0.0}  # when that will be
 
 
 def pytest_configure(config):
@@ -55,18 +58,32 @@ def runs_tests(config):
     return hasattr(config, "workerinput") or not config.option.numprocesses
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
-    """End the process of a test that hangs."""
-    faulthandler.dump_traceback_later(HANGS, exit=True)
-    try:
-        return (yield)
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+def pytest_runtest_protocol(item, nextitem):
+    """Run a test, and report its set-up and its end only if they fail: a worker sends each report to the controller.
+
+    End the process of a test that hangs. The watch is set anew once in a minute, since each starts a thread.
+    """
+    now = time.monotonic()
+    if watched["until"] < now + HANGS - 60:
+        faulthandler.dump_traceback_later(HANGS, exit=True)
+        watched["until"] = now + HANGS
+    if item.config.option.durations is not None:
+        return None  # pytest's own protocol reports all three
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def pytest_sessionfinish():
+    faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_runtest_setup(item):
     """Skip what only Linux supports on other systems: the marker `linux`, and parameters with /dev/full."""
-    parameters = str(getattr(item, "callspec", None) and item.callspec.params)
-    if sys.platform != "linux" and (item.get_closest_marker("linux") or "/dev/full" in parameters):
-        pytest.skip("only on Linux")
+    if sys.platform != "linux":
+        parameters = str(getattr(item, "callspec", None) and item.callspec.params)
+        if item.get_closest_marker("linux") or "/dev/full" in parameters:
+            pytest.skip("only on Linux")

@@ -9,6 +9,7 @@ import zipfile
 import numpy as np
 
 EYE = np.eye(2, dtype=np.float32)
+FAST = 1  # the level of compression: every worker makes these archives
 PICKLE = "object arrays (pickle) are never loaded"
 
 
@@ -21,7 +22,7 @@ def saved(array, **options):
 def npz(members, method=zipfile.ZIP_STORED):
     """An archive of (name, content), with any names."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", method) as file:
+    with zipfile.ZipFile(buffer, "w", method, compresslevel=FAST) as file:
         for name, content in members:
             entry = zipfile.ZipInfo("x")
             entry.filename, entry.compress_type = name, method
@@ -38,9 +39,12 @@ def patched(data, at, value, form="<H"):
 
 
 def bomb(size):
-    """An archive a thousandth of the size of the zeros in it."""
+    """An archive of a two hundredth of the size of the zeros in it."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file, file.open("x.npy", "w") as member:
+    with (
+        zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=FAST) as file,
+        file.open("x.npy", "w") as member,
+    ):
         for _ in range(size // 1_000_000):
             member.write(bytes(1_000_000))
     return buffer.getvalue()

@@ -13,23 +13,12 @@ from attnkit.errors import DataError, UsageError
 from attnkit.recorders import record, tap
 from tests.places import folder
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 
-
-class Pair(torch.nn.Module):
-    """Two paths of one module, and one within each of two parents."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = self.second = torch.nn.Linear(2, 2)
-        self.left, self.right = torch.nn.Module(), torch.nn.Module()
-        shared = torch.nn.Tanh()
-        for side in (self.left, self.right):
-            side.inner = torch.nn.Sequential(shared)
-
-    def forward(self, x):
-        return self.right.inner(self.left.inner(self.second(x)))
+@pytest.fixture(scope="module", autouse=True)
+def libraries():
+    """Import torch and transformers when the first test runs: collection imports this file in every worker."""
+    global torch, transformers
+    torch, transformers = map(pytest.importorskip, ("torch", "transformers"))
 
 
 def has_hooks(module):
@@ -48,6 +37,20 @@ def load_model(name, kind="AutoModelForCausalLM"):
 
 
 def test_shared_modules_have_the_path_inside_their_caller(tmp_path):
+    class Pair(torch.nn.Module):
+        """Two paths of one module, and one within each of two parents."""
+
+        def __init__(self):
+            super().__init__()
+            self.first = self.second = torch.nn.Linear(2, 2)
+            self.left, self.right = torch.nn.Module(), torch.nn.Module()
+            shared = torch.nn.Tanh()
+            for side in (self.left, self.right):
+                side.inner = torch.nn.Sequential(shared)
+
+        def forward(self, x):
+            return self.right.inner(self.left.inner(self.second(x)))
+
     found = record_call(tmp_path, Pair(), torch.ones(1, 2))
     assert [name for name in found if name.endswith("output")] == [
         "first.output", "second.output", "left.inner.0.output", "left.inner.output", "right.inner.0.output",
@@ -55,32 +58,32 @@ def test_shared_modules_have_the_path_inside_their_caller(tmp_path):
     ]  # fmt: skip
 
 
-class Kinds(torch.nn.Module):
-    def forward(self, x, *others, **keywords):
-        return {"list": [x, (x + 1, None, "text")], "number": 7, 3: x.bool()}
-
-
 def test_parts_of_inputs_and_outputs(tmp_path):
+    class Kinds(torch.nn.Module):
+        def forward(self, x, *others, **keywords):
+            return {"list": [x, (x + 1, None, "text")], "number": 7, 3: x.bool()}
+
     x = torch.ones(2)
     found = record_call(tmp_path, Kinds(), x, None, [x], mask=x, name="a")
     assert [*found] == ["input.0", "input.2.0", "input.mask", "output.list.0", "output.list.1.0", "output.3"]
 
 
 @pytest.mark.parametrize(
-    "tensor, expected",
+    "make, expected",
     [
-        (torch.tensor([1.5, 2], dtype=torch.bfloat16), "bfloat16"),
-        (torch.tensor([1.5, 2], dtype=torch.float16), "float16"),
-        (torch.tensor([1.5, 2]).to(torch.float8_e4m3fn), "float32"),
-        (torch.tensor([1.5, 2], requires_grad=True), "float32"),
-        (torch.tensor([1.5, 2]).to_sparse(), "float32"),
-        (torch.arange(4).reshape(2, 2).t()[0] + 0, "int64"),
-        (torch.tensor([1 + 2j, 3]).conj(), "float32"),
-        (torch.tensor(3), "int64"),
-        (torch.zeros(0, 3), "float32"),
+        (lambda: torch.tensor([1.5, 2], dtype=torch.bfloat16), "bfloat16"),
+        (lambda: torch.tensor([1.5, 2], dtype=torch.float16), "float16"),
+        (lambda: torch.tensor([1.5, 2]).to(torch.float8_e4m3fn), "float32"),
+        (lambda: torch.tensor([1.5, 2], requires_grad=True), "float32"),
+        (lambda: torch.tensor([1.5, 2]).to_sparse(), "float32"),
+        (lambda: torch.arange(4).reshape(2, 2).t()[0] + 0, "int64"),
+        (lambda: torch.tensor([1 + 2j, 3]).conj(), "float32"),
+        (lambda: torch.tensor(3), "int64"),
+        (lambda: torch.zeros(0, 3), "float32"),
     ],
 )
-def test_tensors_of_every_kind(tmp_path, tensor, expected):
+def test_tensors_of_every_kind(tmp_path, make, expected):
+    tensor = make()
     with record(tmp_path / "mine.npz"):
         assert tap("x", tensor) is tensor
     found = open_dump(str(tmp_path / "mine.npz"))["x"]
