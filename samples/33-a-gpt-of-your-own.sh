@@ -10,11 +10,11 @@ trap 'rm -rf "$work"' EXIT
 head -n 8 data/lighthouse.txt > "$work/tale.txt"
 cd "$work"
 
-recipe=(--layers 2 --heads 4 --dim 64 --lr 3e-3 --warmup 20 --valid 0)
+recipe=(--layers 1 --heads 4 --dim 64 --lr 0.01 --warmup 20 --valid 0)
 losses() { jq -r 'select(.loss) | "step \(.step)  loss \(.loss * 10 | round / 10)"'; }
 
-echo 'training: the mean loss of each 100 steps'
-attnkit train -q tale.txt -o gpt "${recipe[@]}" --schedule cosine --steps 400 --every 100 | losses
+echo 'training: the mean loss of each 50 steps'
+attnkit train -q tale.txt -o gpt "${recipe[@]}" --schedule cosine --steps 200 --every 50 | losses
 
 echo
 echo 'what it says'
