@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-KEPT = 10  # tests, of 10 to 90 MB each
+KEPT = 30  # tests, of 10 to 90 MB each
 DONE = itertools.count(1)
 
 
