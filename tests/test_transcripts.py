@@ -21,9 +21,9 @@ NEEDS_JQ = pytest.mark.skipif(shutil.which("jq") is None, reason="samples and a 
 
 def as_parameter(case):
     """A case, marked if none of its commands multiplies matrices, or each ends with an error."""
-    parts = [part for command, _ in case.commands() for part in stages(command)[0]]
-    tools = {tool for name, *words in parts if name == "attnkit" for tool in words[:1]}
-    are_errors = all(re.search(r"^\[exit \d+\]$", shown, re.MULTILINE) for _, shown in case.commands())
+    commands = case.commands()
+    tools = {tool for command, _ in commands for tool in re.findall(r"\battnkit ([^\s|<>]+)", command)}
+    are_errors = all(re.search(r"^\[exit \d+\]$", shown, re.MULTILINE) for _, shown in commands)
     marks = [pytest.mark.no_blas] * (tools <= NO_BLAS or are_errors)
     return pytest.param(case, id=f"{case.page.stem}/{case.name}", marks=marks)
 
