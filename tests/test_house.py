@@ -44,6 +44,7 @@ FLOORS = (
     ("inputs",),
     ("interpret", "backends"),
     ("generation", "debugger"),
+    ("teaching",),
     ("training",),
     ("cli",),
     ("commands",),

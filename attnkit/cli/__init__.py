@@ -70,7 +70,7 @@ TOOLS = {
     "run": "a whole pipeline in one process",
     "grad": "the gradients of a pipeline",
     "history": "print the commands that made a record; run them again",
-    "exercise": "an exercise of the lecture, and the check of your answer",
+    "exercise": "an exercise of the lecture, and the check of your answer; sheets and marks of a class",
     "sample": "short scripts of one idea each: list, run and copy them",
 }
 

@@ -27,6 +27,7 @@ from attnkit.records import Record
 
 if TYPE_CHECKING:
     from attnkit.display import Style, TextTable  # loaded only by stages that show something
+    from attnkit.display.cells import Cells
 
 STDERR = 2
 FIRST_HEADS = 2  # whose tables --steps shows without --show-head
@@ -91,7 +92,7 @@ def format_for(stage: Stage, arriving: str | None) -> str:
         return page_format(stage.common)
     if stage.returns_text:
         stage.format.keeps_history = False
-        return text_format(stage.common, stage.gives == "report")
+        return text_format(stage.common, stage.gives)
     return stage.format.choose(arriving)
 
 
@@ -252,6 +253,26 @@ def list_text(name: str, rows: Sequence[Mapping[str, str]], table: "TextTable") 
         return _as_json({name: rows})
     lines = "\n".join("\t".join(row.values()) for row in rows)
     return _requested_text(lambda style: display.format_table(table, style)) or lines
+
+
+def rows_text(values: Mapping[str, Any], cells: "Cells", tables: "Sequence[TextTable]", has_aside: bool = False) -> str:
+    """Write rows as tables on a terminal, otherwise as CSV, TSV or JSON.
+
+    has_aside  whether the tables are shown on standard error beside a file of the rows
+    """
+    from attnkit import display
+    from attnkit.display.cells import format_cells
+
+    def draw(style: "Style") -> str:
+        return "\n\n".join(display.format_table(table, style) for table in tables)
+
+    stage = running_stage()
+    chosen = "json" if stage is None else requested_format(stage.common, False) or "csv"
+    if chosen not in ("json", *CELL_FORMATS):
+        return _requested_text(draw)
+    if has_aside and stage and stage.common.get("output") not in TERMINAL and not stage.common.get("quiet"):
+        write_stderr(draw(output_style(stage, STDERR)) + "\n")
+    return _as_json(values) if chosen == "json" else format_cells(cells, chosen).removesuffix("\n")
 
 
 def _requested_text(draw: "Callable[[Style], str]") -> str:

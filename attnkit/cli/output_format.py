@@ -15,6 +15,7 @@ from attnkit.records import Array, Record, join_names
 FIGURE_FORMATS, CELL_FORMATS, DISPLAY_FORMATS = options.FIGURE_FORMATS, options.CELL_FORMATS, options.DISPLAY_FORMATS
 SHEET_FORMATS = (*FIGURE_FORMATS, "markdown")
 DISPLAYED = "table, svg, png, pdf or html"
+HELD = {"report": ("json",), "rows": ("json", "csv", "tsv")}  # what a text may be written as beside DISPLAYED
 TEXT = "text"  # the format of a tool that returns text, whatever the suffix of its file
 NO_TEXT = {".tex", ".xml", ".jpg", ".jpeg", ".gif", ".zip", ".gz", ".pt", ".bin"}
 SUFFIXES = {".txt": "table", ".md": "markdown", **{f".{name}": name for name in (*FIGURE_FORMATS, "csv", "tsv")}}
@@ -120,12 +121,12 @@ def requested_format(common: Mapping[str, Any], shows_table: bool) -> str | None
     return None
 
 
-def text_format(common: Mapping[str, Any], is_json: bool = False) -> str:
+def text_format(common: Mapping[str, Any], gives: str = "text") -> str:
     """The format of a text: itself, or a picture of it.
 
     A file of text may have any suffix but one of another format.
 
-    is_json  whether the text is JSON unless another format is requested
+    gives  the word of Tool for the results: a report may be JSON too, and rows JSON and cells
 
     >>> text_format({"output": "a.sh"}), text_format({"format": "svg"}), text_format({"format": "table"})
     ('text', 'svg', 'text')
@@ -138,12 +139,13 @@ def text_format(common: Mapping[str, Any], is_json: bool = False) -> str:
             f"the result is text, for which no format has the suffix {suffix!r}; -f FORMAT chooses one", path
         )
     chosen = chosen or "table"
-    if chosen == "json" and is_json:
-        return "json"
+    held = HELD.get(gives, ())
+    if chosen in held:
+        return str(chosen)
     if chosen not in ("table", "markdown", *FIGURE_FORMATS):
         name = "--format" if common.get("format") else path
         raise UsageError(
-            f"the result is text, which {chosen} cannot hold (expected {'json, ' * is_json}{DISPLAYED})", name
+            f"the result is text, which {chosen} cannot hold (expected {', '.join([*held, DISPLAYED])})", name
         )
     return TEXT if chosen in ("table", "markdown") else str(chosen)
 

@@ -75,7 +75,7 @@ def parse_stages(text: str) -> list[Stage]:
         if stage.common.get("format") in DISPLAY_FORMATS or (stage.format.shows_table and "format" not in stage.common):
             raise UsageError(f"{stage.tool.name} prints text for people, which the next stage cannot read (-f FORMAT)")
         if stage.returns_text:
-            text_format(stage.common, stage.gives == "report")
+            text_format(stage.common, stage.gives)
         check_figure_flags(stage.common | stage.extra, stage.common.get("format") in FIGURE_FORMATS, stage.tool.name)
     return stages
 

@@ -101,7 +101,7 @@ class Stage:
     @property
     def returns_text(self) -> bool:
         """Whether the results are text, and no records."""
-        return self.gives in ("text", "report", "page")
+        return self.gives in ("text", "report", "rows", "page")
 
     @property
     def dtype(self) -> str | None:

@@ -287,7 +287,7 @@ TOOLS: Mapping[str, str] = {
     "history FILE": "log provenance replay commands lineage",
     "softmax": "log_softmax probabilities attention_weights normalize_scores",
     "merge": "combine ring_attention",
-    "exercise": "exercises quiz practice homework",
+    "exercise": "exercises quiz practice homework worksheet grade grading",
     "sample": "samples example examples demo demos tutorial",
     "help lecture": "lesson lessons course courses chapter chapters curriculum syllabus",
     "--help": "tools usage man docs doc list",

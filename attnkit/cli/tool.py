@@ -59,7 +59,8 @@ class Tool:
                     class of options (`attnkit.options`)
     operand         the name of the arguments in the help
     gives           what its results are: records, an `answer` about its input, whose format is not that of the input,
-                    `text`, a `report`, which is text in JSON unless another format is requested, or an HTML `page`
+                    `text`, a `report`, which is text in JSON unless another format is requested, `rows`, which are
+                    CSV or TSV too, or an HTML `page`
     rules           the options that exclude, require or repeat each other
     sections        title -> the names of its options, as the help groups them, the name of a class for all its fields;
                     without a table, one list

@@ -1,5 +1,6 @@
 """The exercises of the lecture, as its file of exercises states them."""
 
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -32,6 +33,18 @@ class Exercise(NamedTuple):
     steps: str
     inputs: Mapping[str, Any]
     answer: str
+
+    def present(self) -> str:
+        """The exercise as text: its question and its numbers."""
+        return "\n".join([f"{self.number} {self.title}", "", self.text, "", *self._list_tensors()])
+
+    def _list_tensors(self) -> list[str]:
+        """Write each tensor in a line, parameters of a file by their own names."""
+        lines = []
+        for name, value in self.tensors.items():
+            parts = value if isinstance(value, dict) else {name: value}
+            lines += [f"{part} = {json.dumps(numbers)}" for part, numbers in parts.items()]
+        return lines
 
 
 def read_exercises() -> list[Exercise]:

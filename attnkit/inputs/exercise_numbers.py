@@ -22,6 +22,11 @@ def pose(exercise: Exercise) -> Problem:
     return Problem(exercise.steps, arrays, exercise.answer or [*COMPUTATIONS[exercise.steps]][-1])
 
 
+def round_answer(exercise: Exercise) -> Any:
+    """The right answer in nested lists, to four decimals."""
+    return (np.round(pose(exercise).solve(), 4) + 0.0).tolist()  # no -0.0
+
+
 def draw_numbers(exercise: Exercise, seed: int | None) -> Exercise:
     """Draw fresh numbers that tell as many slips apart as the printed ones do."""
     if seed is None:

@@ -87,6 +87,8 @@ def run_pipeline(stage: Stage, upstream: Records | None) -> Records:
     for one in stages:
         one.has_table_aside = bool(stage.extra.get("steps"))
     flow = pipeline.chain_stages(stages, after_stage, upstream=upstream)
+    for name in stage.common.keys() - last.common.keys():
+        del stage.common[name]  # the last stage writes a folder itself
     stage.common |= last.common | {"format": output.format_for(last, flow.format)}
     items = sheet.follow(flow.items) if sheet else flow.items
     format, items = last.format.settle(stage.common["format"], items)

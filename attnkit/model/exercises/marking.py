@@ -45,10 +45,14 @@ class Problem(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether an answer is right, and a remark on it; "" for none."""
+    """Whether an answer is right, and a remark on it; "" for none.
+
+    is_slip  whether the remark names a slip, and not only the first wrong number
+    """
 
     is_right: bool
     words: str = ""
+    is_slip: bool = False
 
 
 def tolerance(right: Any, slack: Any = 0.0) -> Any:
@@ -90,8 +94,10 @@ def mark(problem: Problem, answer: Any) -> Verdict:
     """Judge an answer: right, right but for rounding, or wrong, with a known slip.
 
     >>> problem = Problem("softmax", {"scores": np.array([[3.0, 2.0]])}, "weights")
-    >>> mark(problem, np.array([0.73, 0.27])), mark(problem, np.array([0.27, 0.73])).words
-    (Verdict(is_right=True, words=''), 'the exponents have the wrong sign; softmax is e^score / Σ e^score')
+    >>> mark(problem, np.array([0.73, 0.27]))
+    Verdict(is_right=True, words='', is_slip=False)
+    >>> mark(problem, np.array([0.27, 0.73])).words
+    'the exponents have the wrong sign; softmax is e^score / Σ e^score'
     """
     right, slack = problem.solve(), problem.slack()
     if has_numbers_of(answer, right):
@@ -103,7 +109,7 @@ def mark(problem: Problem, answer: Any) -> Verdict:
     notes = notes or name_steps(problem, answer)
     near = [(slip, outcome) for slip, outcome in slips if has_numbers_of(answer, outcome, NEAR)]
     notes = notes or [slip.note for slip, outcome in near if has_numbers_of(answer, outcome, problem.slack(slip))]
-    return Verdict(False, join_notes(notes) if notes else describe_mistake(answer, right))
+    return Verdict(False, join_notes(notes), True) if notes else Verdict(False, describe_mistake(answer, right))
 
 
 def join_notes(notes: list[str]) -> str:
