@@ -2,10 +2,12 @@
 
 import itertools
 import json
+import math
 import os
 import pty
 import re
 import subprocess
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -16,17 +18,20 @@ from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.display import Style, format_table
-from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.generation.perplexity import TextScore
-from attnkit.generation.prompts import positions_left
-from attnkit.generation.text_generation import render_choice
+from attnkit.errors import AttnkitWarning, DataError, NotFiniteError, UsageError
+from attnkit.generation.kv_cache_file import cache_record, read_cache
+from attnkit.generation.options import DecodeOptions
+from attnkit.generation.perplexity import ROWS, TextScore, targets_nll
+from attnkit.generation.prompts import make_detokenizer, make_prompts, positions_left
+from attnkit.generation.text_generation import render_choice, tokens_to_score
 from attnkit.inputs import layers
 from attnkit.inputs.detokenizer import Detokenizer, fill_masks
-from attnkit.model.config import Config, PositionConfig
+from attnkit.model import Model
+from attnkit.model.config import Config, PositionConfig, StackConfig
 from attnkit.model.passes.generation import Filtered, StepInfo
 from attnkit.records import Record
 from tests import process
-from tests.places import MODELS, folder, frozen
+from tests.places import FRENCH, MODELS, STORY, folder, frozen
 from tests.registry import CAUSAL, TRANSLATORS
 
 SEARCHES = {"beam4.lp1": (4, "average:1", 1), "beam3.lp06": (3, "average:0.6", 1), "beam3.best3": (3, "average:1", 3)}
@@ -69,6 +74,150 @@ def test_a_text_may_be_one_token_longer_than_the_positions():
 
 def test_scores_of_texts_add_up():
     assert TextScore(1.0, 2, 3) + TextScore(0.5, 1, 4) == TextScore(1.5, 3, 7)
+    assert TextScore(709.0, 1, 1).perplexity == math.inf and TextScore(708.0, 1, 1).perplexity == math.exp(708)
+    assert TextScore(1.0, 1, 1, average=2.0).perplexity == math.exp(2.0)
+    nothing = TextScore(0.0, 0, 0)
+    assert all(map(math.isnan, (nothing.loss, nothing.perplexity, nothing.bits_per_byte)))
+
+
+def test_negative_logs_of_single_precision_are_summed_in_double():
+    """Three logits of 0 have log p = -ln 3; 2 · 256 + 5 targets are three blocks of rows."""
+    stack = StackConfig(layers=0, heads=1, hidden=1, kv_heads=1, head_dim=1, vocab=3)
+    core = Model(Config("", 1, decoder=stack, head=True), {"head": {"w": np.zeros((1, 3), np.float32)}})
+    count = 2 * ROWS + 5
+    total = targets_nll(core, np.ones((count, 1), np.float32), np.arange(count) % 3)
+    assert total == count * -float(model.log_probabilities(np.zeros(3, np.float32))[0])
+    with pytest.raises(NotFiniteError, match="the log-probabilities are not finite"):
+        targets_nll(core, np.full((1, 1), np.inf, np.float32), np.array([0]))
+
+
+@pytest.mark.parametrize(
+    ("given", "keys", "more", "kept"), [(3, 3, 0, 2), (3, 3, 2, 3), (4, 3, 0, 3), (4, 3, 1, 3), (1, 1, 0, 0)]
+)
+def test_the_keys_of_a_last_token_are_left_out_unless_one_follows(given, keys, more, kept):
+    stack = StackConfig(layers=1, heads=2, hidden=1, kv_heads=1, head_dim=2, vocab=9)
+    pair = {f"decoder.0.self.{half}": np.arange(2.0 * keys).reshape(1, 1, keys, 2) for half in ("key", "value")}
+    tensors = {"ids": np.arange(given)} | pair
+    cache, words = read_cache(tensors, Config("gpt2", 4, decoder=stack), "float32", more)
+    assert (cache.length, words) == (kept, list(range(given)))
+    for array in cache.get("decoder.0.self"):
+        assert array.dtype == np.float32 and array.tolist() == pair["decoder.0.self.key"][..., :kept, :].tolist()
+
+
+@pytest.mark.parametrize(("ids", "keys", "problem"), [
+    (np.arange(3), 1, "ids (3,) for the keys of 1 tokens"),
+    (np.arange(2), 3, "ids (2,) for the keys of 3 tokens"),
+    (np.zeros((1, 3), int), 3, "ids (1, 3) for the keys of 3 tokens"),
+])  # fmt: skip
+def test_ids_and_keys_that_do_not_belong_together_are_no_cache(ids, keys, problem):
+    stack = StackConfig(layers=1, heads=2, hidden=1, kv_heads=1, head_dim=2, vocab=9)
+    tensors = {"ids": ids} | {f"decoder.0.self.{half}": np.zeros((1, 1, keys, 2)) for half in ("key", "value")}
+    with pytest.raises(DataError) as error:
+        read_cache(tensors, Config("gpt2", 4, decoder=stack), "float32", 1)
+    assert str(error.value) == f"--cache-in: {problem}"
+
+
+def test_a_cache_as_a_record():
+    cache = model.KVCache()
+    cache.set("decoder.0.self", np.ones((1, 2, 3)), np.zeros((1, 2, 3)))
+    cache.set("decoder.0.cross", np.ones((1, 4, 3)), np.zeros((1, 4, 3)))
+    record = cache_record(cache, [5, 6, 7], ["a", "b", "c"], ["u", "v", "w", "x"])
+    assert [record[f"decoder.0.{part}.key"].shape for part in ("self", "cross")] == [(1, 1, 2, 3), (1, 1, 4, 3)]
+    assert record.axes_of("decoder.0.self.value") == ("batch", "head", "key", "head_dim")
+    assert record.axes_of("decoder.0.cross.key") == ("batch", "head", "source", "head_dim")
+    assert record.labels == {"token": ["a", "b", "c"], "key": ["a", "b"], "source": ["u", "v", "w", "x"]}
+    assert record["ids"].dtype == cache_record(cache, [], None)["ids"].dtype == np.int64
+    assert cache_record(cache, [5], None).labels == {}
+
+
+MEMORY = np.zeros((2, 5))
+
+
+@pytest.mark.parametrize(("source", "options", "problem"), [
+    (["le chat", "le chien", "a"], {"ids": np.array([[5, 6], [6, 7]]), "model": FRENCH}, "--ids: 2 rows for 3 sources"),
+    (None, {"ids": np.zeros((1, 1, 2), int)}, "--ids: shape (1, 1, 2) is not (T) or (B, T)"),
+    (Record({"x": MEMORY}), {}, "the record has no ids (decode --model --layer head takes its x)"),
+    (Record({"ids": np.array([5]), "memory": MEMORY}), {},
+     "the record has a memory, and a gpt2 model has no cross-attention"),
+    (Record({"ids": np.zeros((1, 1, 2), int)}), {"model": FRENCH}, "ids: shape (1, 1, 2) is not (T) or (B, T)"),
+    (None, {"model": FRENCH}, "no source: a marian model needs TEXT, a record, or --memory FILE"),
+    (Record({"x": MEMORY}), {"model": FRENCH}, "the record has no ids and no memory (encode --model makes one)"),
+    (Record({"memory": MEMORY}), {"model": FRENCH}, "memory (2, 5): expected (S, 64) or (B, S, 64)"),
+    (Record({"memory": np.zeros(64)}), {"model": FRENCH}, "memory (64,): expected (S, 64) or (B, S, 64)"),
+    (None, {"memory": MEMORY}, "--memory: a gpt2 model has no cross-attention to a memory"),
+    ("x", {"beam": 513}, "--beam: expected at most 512, the size of the vocabulary, got 513"),
+    ("x", {"beam": 2, "best": 3}, "--best: 3 of --beam 2 (expected 1 to 2)"),
+    ("x", {"score": ""}, "--score: an empty text has no score"),
+    ("x", {"stop": ("a", "")}, "--stop: empty text"),
+    ("x", {"score": "a", "trace": "a.npz", "cache_out": "./a.npz"}, "--trace: a.npz: --cache-out writes the same file"),
+    ("x", {"score": " a", "trace": "a.npz", "grad": "./a.npz"}, "--grad: ./a.npz: --trace writes the same file"),
+    ("x", {"score": "a", "cache_out": "a.npz", "grad": "./a.npz"}, "--grad: ./a.npz: --cache-out writes the same file"),
+    (["x", "y"], {"cache_out": "a.npz"}, "--cache-out: needs a single text, got a batch"),
+    (["x", "y"], {"beam": 2, "best": 2}, "--best: needs a single text, got a batch"),
+    (["x", "y"], {"score": " a", "grad": "a.npz"}, "--grad: needs a single text, got a batch"),
+    ("x", {"vocab": ["a"]}, "--model and --vocab are mutually exclusive where the model generates text"),
+    ("x", {"model": folder("bert")}, "--model: this bert model has no head: it maps tokens to vectors"),
+    ("le", {"model": FRENCH, "max_tokens": 0}, "--max-tokens 0: nothing to score; --score TEXT"),
+])  # fmt: skip
+def test_what_cannot_be_generated_from_is_told(source, options, problem, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((UsageError, DataError)) as error:
+        attnkit.decode(source, **{"model": STORY} | options)
+    assert str(error.value) == problem
+
+
+@pytest.mark.parametrize(("name", "text", "score", "ids", "first"), [
+    (STORY, "Once upon", " a time", [364, 349, 261, 350], 2),
+    (STORY, "Once up", "on a time", [364, 349, 261, 350], 1),  # a token covers the end of the prompt
+    (STORY, "", "Once", [0, 364], 1),  # after the start token
+    (folder("llama"), "", "the cat", [1, 262, 267, 269], 1),
+    (folder("llama"), None, "the cat", [1, 5, 262, 267, 269], 2),  # after ids, without another start token
+    (FRENCH, "le chat", "the", [538, 498, 0], 1),  # with the end of a translation
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore::attnkit.errors.AttnkitWarning")
+def test_a_score_is_of_the_tokens_after_the_prompt(name, text, score, ids, first):
+    given = Record({"ids": np.array([1, 5])}) if text is None else None
+    options = DecodeOptions(open_checkpoint(name), score=score, ids=given)
+    detokenizer = make_detokenizer(options)
+    [prompt], _ = make_prompts(None if text is None else (text,), options, detokenizer)
+    assert tokens_to_score(prompt, options, detokenizer) == (ids, first)
+
+
+def test_a_score_within_a_word_quotes_forty_characters_of_both_sides():
+    prompt = "once upon a time there was a fox who saw a cat and a do"
+    score = "g and a bear who saw the fox and the cat there once"
+    said = f"'{score[:40]}' continues the last word of '{prompt[-40:]}'; ' {score[:40]}' begins a new one"
+    with pytest.warns(AttnkitWarning, match=f"^--score: {said}$"):
+        attnkit.decode(prompt, score=score, model=STORY)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for ends in ((prompt, " a"), ("Once.", "a"), ("Once", ".")):
+            attnkit.decode(ends[0], score=ends[1], model=STORY)
+
+
+def test_the_first_tokens_of_a_target_may_have_its_start():
+    with_start, without = (attnkit.decode("le chat", ids=ids, model=FRENCH) for ids in ([538, 498], [498]))
+    assert with_start["ids"].tolist() == without["ids"].tolist()
+    assert with_start.labels == without.labels
+
+
+def test_generation_computes_in_the_dtype_and_with_the_heads_that_are_asked_for():
+    """Each score of a generated text is that of the same text scored at once, whose hooks and dtype are its own."""
+    options = {"model": STORY, "dtype": "float64", "ablate": ("decoder.1.self:1",)}
+    made = attnkit.decode("Once upon", max_tokens=5, **options)
+    whole = attnkit.decode(None, ids=[364, 349, *made["ids"]], max_tokens=0, **options)
+    np.testing.assert_allclose(made["x"], whole["x"][-5:], rtol=1e-12)
+    assert made["x"].dtype == np.float64
+    assert not np.allclose(made["x"], attnkit.decode("Once upon", model=STORY, max_tokens=5)["x"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+def test_a_batch_may_be_of_one_text(limit):
+    one, batch = (attnkit.decode("Once upon a", model=STORY, max_tokens=limit, batch=batch) for batch in (False, True))
+    assert batch.axes_of("x") == ("batch", "token") and "mask" not in batch
+    np.testing.assert_array_equal(batch["x"], one["x"][None])
+    assert batch.tensor("x").formula == one.tensor("x").formula == "log-probability of each token"
+    assert batch.labels["token"] == [one.labels["token"]] and batch.labels["text"] == one.labels["text"]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
