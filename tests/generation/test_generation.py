@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import formats, model
+from attnkit import callbacks, formats, model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.display import Style, format_table
 from attnkit.errors import AttnkitWarning, DataError, NotFiniteError, UsageError
 from attnkit.generation.kv_cache_file import cache_record, read_cache
-from attnkit.generation.options import DecodeOptions
+from attnkit.generation.options import Choices, DecodeOptions, Length, Search
 from attnkit.generation.perplexity import ROWS, TextScore, targets_nll
 from attnkit.generation.prompts import make_detokenizer, make_prompts, positions_left
-from attnkit.generation.text_generation import render_choice, tokens_to_score
+from attnkit.generation.text_generation import render_choice, run_decode, tokens_to_score
 from attnkit.inputs import layers
 from attnkit.inputs.detokenizer import Detokenizer, fill_masks
 from attnkit.model import Model
@@ -629,3 +629,42 @@ def test_heads_that_the_model_lacks_are_a_wrong_usage(name, ablated, problem):
     for limit in (0, 1):
         with pytest.raises(UsageError, match=f"--ablate: .*{problem}"):
             attnkit.decode("le chat", model=folder(name), max_tokens=limit, ablate=(ablated,))
+
+
+@pytest.mark.parametrize(("options", "stop"), [({}, ()), ({"choices": Choices(top=2)}, None), ({"emit": "ids"}, None),
+                                               ({"batch": True}, ()), ({"emit": "text"}, (" a", "there"))])  # fmt: skip
+def test_a_text_is_streamed_token_by_token_after_its_prompt(options, stop):
+    given = DecodeOptions(open_checkpoint(STORY), stop=stop or (), length=Length(max_tokens=4), **options)
+    parts = []
+    with callbacks.use_callbacks(callbacks.Callbacks(on_text=lambda *part: parts.append(part))):
+        made = run_decode(("Once upon",), given)
+    if stop is None:
+        assert not parts
+        return
+    text = made if isinstance(made, str) else made.labels["text"][0]
+    assert parts[0] == ("Once upon", True) and not any(is_prompt for _, is_prompt in parts[1:])
+    assert "".join(part for part, _ in parts) == text and len(parts) >= 2
+    assert text == ("Once upon" if stop else "Once upon a time there was")
+
+
+def test_texts_of_a_batch_are_not_streamed_and_tokens_are_told():
+    parts, told = [], []
+    given = DecodeOptions(open_checkpoint(STORY), length=Length(max_tokens=2))
+    calls = callbacks.Callbacks(on_text=lambda *part: parts.append(part), on_progress=told.append)
+    with callbacks.use_callbacks(calls):
+        run_decode(("Once upon", "One day"), given)
+    assert not parts and [one for one in told if one.startswith("token")] == ["token 1", "token 2"] * 2
+
+
+def test_a_table_of_each_step_is_shown_of_a_choice_and_of_beams():
+    tables = []
+    with callbacks.use_callbacks(callbacks.Callbacks(on_table=tables.append)):
+        steps = DecodeOptions(open_checkpoint(STORY), length=Length(max_tokens=2), choices=Choices(steps=True, top=3))
+        run_decode(("Once upon",), steps)
+        run_decode(("Once upon",), steps._replace(choices=Choices(steps=True), search=Search(beam=2)))
+    first, second, *beams = (make(Style(precision=2)) for make in tables)
+    assert (first.title, second.title) == ("step 0", "step 1") and len(first.rows) == 3
+    assert [table.title for table in beams] == ["step 0", "step 1"]
+    assert [[row[0], row[2]] for row in beams[0].rows] == [["goes on", "-"]] * 2
+    assert [[row[0], row[1]] for row in beams[1].rows] == [["ended", "-"]] * 2
+    assert [table.rows[0][3] for table in beams] == ["Once upon a", "Once upon a time"]

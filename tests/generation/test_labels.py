@@ -1,6 +1,7 @@
 """Heads that give labels, checked against transformers: texts, pairs, tokens, spans and answers."""
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from functools import cache
@@ -11,9 +12,11 @@ from safetensors.numpy import load_file, save_file
 
 import attnkit
 from attnkit.checkpoints import open_checkpoint
+from attnkit.display import Style
+from attnkit.display.blocks import drawn_in
 from attnkit.errors import DataError, UsageError
-from attnkit.generation.label_views import list_labels
-from attnkit.generation.labels import find_answers, labels_to_text
+from attnkit.generation.label_views import label_cells, label_table, list_labels, view_labels
+from attnkit.generation.labels import Span, find_answers, find_entities, labels_to_text, make_spans, select_labels
 from attnkit.model.backward.tape import Reverse
 from attnkit.model.config import Config, StackConfig
 from attnkit.model.context import Model
@@ -208,6 +211,148 @@ def test_by_hand_the_answers_of_a_text():
     assert [span.score for span in found] == pytest.approx([3 / 16, 3 / 16, 1 / 32])
     again = find_answers(logits, places, "sat sat", 1)  # the second word and the first are one answer
     assert [(span.start, span.end) for span in again] == [(4, 7)] and again[0].score == pytest.approx(7 / 32)
+
+
+# of a text of five tokens, of which the first and the last are added: "New York", by subwords, and "is"
+PLACES = TokenPlaces(
+    offsets=[(0, 0), (0, 3), (4, 6), (6, 8), (9, 11), (0, 0)],
+    words=[(0, 0), (0, 3), (4, 8), (4, 8), (9, 11), (0, 0)],
+    parts=[None, 0, 0, 0, 0, None],
+    subwords=[False, False, False, True, False, False],
+)
+NAMES = ["O", "B-LOC", "I-LOC"]
+PROBS = np.array([[0, 1, 0], [0.25, 0.75, 0], [0.25, 0.125, 0.625], [0.9375, 0, 0.0625], [1, 0, 0], [0, 1, 0]])
+
+
+@pytest.mark.parametrize(("strategy", "expected"), [
+    ("none", [("B-LOC", 0.75, 0, 3), ("I-LOC", 0.625, 4, 6)]),
+    ("simple", [("LOC", (0.75 + 0.625) / 2, 0, 6)]),
+    ("first", [("LOC", (0.75 + 0.625) / 2, 0, 8)]),  # the word as its first token
+    ("average", [("LOC", 0.75, 0, 3)]),  # the mean of York is 0.59 outside
+    ("max", [("LOC", 0.75, 0, 3)]),  # the surest token of York is outside
+])  # fmt: skip
+def test_by_hand_the_entities_of_a_text(strategy, expected):
+    assert [tuple(span) for span in find_entities(PROBS, PLACES, NAMES, strategy)] == expected
+
+
+def test_by_hand_an_answer_has_at_most_fifteen_tokens_of_the_text():
+    """Starts are at the first word of sixteen, ends at the last two, of which one is too far."""
+    count = 16
+    parts = [None, 0] + [1] * count
+    places = [(0, 0), (0, 3)] + [(2 * at, 2 * at + 1) for at in range(count)]
+    logits = np.full((count + 2, 2), -50.0)
+    logits[[2, -1, -2], [0, 1, 1]] = 0
+    logits[[0, 1]] = 9  # no answer, and a word of the question
+    spots = TokenPlaces(places, places, parts, [False] * len(parts))
+    [best] = find_answers(logits, spots, "a b c d e f g h i j k l m n o p", 1)
+    assert (best.start, best.end) == (0, 29)
+    share = math.exp(0 - 9)  # beside no answer, which both ends have in their sum
+    assert best.score == pytest.approx((share / (1 + share)) * (share / (1 + 2 * share)), rel=1e-6)
+
+
+@pytest.mark.parametrize(("count", "found"), [(1, 1), (2, 2), (9, 6)])
+def test_as_many_answers_as_are_asked_for(count, found):
+    places = TokenPlaces(
+        [(0, 0), (0, 1), (2, 3), (4, 5)], [(0, 0), (0, 1), (2, 3), (4, 5)], [None, 1, 1, 1], [False] * 4
+    )
+    answers = find_answers(np.zeros((4, 2)), places, "a b c", count)
+    assert len(answers) == found and all(one.score == pytest.approx(1 / 16) for one in answers)
+
+
+def labelled(values, axes, **labels):
+    values = np.array(values)
+    return Record({}).with_tensors({"x": Tensor(values, (*axes, "label"))}, {"label": ["O", "PER"], **labels})
+
+
+TOKENS = {"token": [["[CLS]", "Rio"], ["Al", "[PAD]"]]}
+TWO_TEXTS = labelled([[[0.75, 0.25], [0.125, 0.875]], [[0.25, 0.75], [0.5, 0.5]]], ("batch", "token"), **TOKENS)
+PADDED = TWO_TEXTS.with_tensors({"mask": np.array([[[True, True]], [[True, False]]])})
+TOKEN, SEQUENCE = Config("bert", 8, task="token"), Config("bert", 8, task="sequence", label_function="sigmoid")
+
+
+@pytest.mark.parametrize(("record", "config", "text"), [
+    (PADDED, TOKEN, "O PER\nPER"),
+    (TWO_TEXTS, TOKEN, "O PER\nPER O"),
+    (labelled([[0.75, 0.25], [0.125, 0.875]], ("token",)), TOKEN, "O PER"),
+    (labelled([[0.75, 0.5], [0.25, 0.125]], ("batch",)), SEQUENCE, "O, PER\n"),  # 0.5 holds
+    (labelled([0.25, 0.75], ()), SEQUENCE, "PER"),
+    (labelled([0.25, 0.75], ()), replace(SEQUENCE, label_function="softmax"), "PER"),
+    (labelled([0.25, 0.75], ()), replace(SEQUENCE, label_function="none"), "0.25, 0.75"),
+])  # fmt: skip
+def test_by_hand_labels_as_text(record, config, text):
+    assert labels_to_text(record, config) == text
+
+
+def test_a_single_label_holds_in_any_case():
+    record = Record({}).with_tensors({"x": Tensor(np.array([0.25]), ("label",))}, {"label": ["toxic"]})
+    assert labels_to_text(record, SEQUENCE) == "toxic"
+
+
+def rows_of(record, config, count=None):
+    return [tuple(row)[:4] for row in list_labels(record, config, count)]
+
+
+def test_labels_are_listed_for_each_token_but_padding():
+    assert rows_of(TWO_TEXTS, TOKEN) == [(0, "[CLS]", "O", 0.75), (0, "Rio", "PER", 0.875), (1, "Al", "PER", 0.75)]
+    assert rows_of(TWO_TEXTS, TOKEN, 2)[:2] == [(0, "[CLS]", "O", 0.75), (0, "[CLS]", "PER", 0.25)]
+    single = labelled([[0.75, 0.25], [0.125, 0.875]], ("token",))
+    assert rows_of(single, TOKEN) == [(None, "0", "O", 0.75), (None, "1", "PER", 0.875)]
+
+
+def test_labels_are_listed_for_each_text():
+    texts = labelled([[0.75, 0.5], [0.25, 0.125]], ("batch",), batch=["[PAD]", "b"])
+    assert rows_of(texts, SEQUENCE) == [
+        (0, "[PAD]", "O", 0.75), (0, "[PAD]", "PER", 0.5), (1, "b", "O", 0.25), (1, "b", "PER", 0.125),
+    ]  # fmt: skip
+    assert rows_of(texts, replace(SEQUENCE, label_function="softmax")) == [(0, "[PAD]", "O", 0.75), (1, "b", "O", 0.25)]
+    assert rows_of(labelled([0.25, 0.75], ()), SEQUENCE, 1) == [(None, "", "PER", 0.75)]
+
+
+@pytest.mark.parametrize(("record", "config", "heads", "rows"), [
+    (TWO_TEXTS, TOKEN, ["batch", "label", "score", "token"], ["0 O 0.75 [CLS]", "0 PER 0.88 Rio", "1 PER 0.75 Al"]),
+    (labelled([[0.75, 0.25]], ("token",)), TOKEN, ["label", "score", "token"], ["O 0.75 0"]),
+    (labelled([[0.75, 0]], ("batch",), batch=["a"]), SEQUENCE, ["label", "score", "text"], ["O 0.75 a", "PER 0.00 a"]),
+    (labelled([0.25, 0.75], ()), SEQUENCE, ["label", "score"], ["PER 0.75", "O 0.25"]),
+])  # fmt: skip
+def test_the_table_of_labels(record, config, heads, rows):
+    cells = label_cells(record, config, list_labels(record, config, None))
+    table = label_table(cells, Style(precision=2))
+    assert table.heads == cells.heads == heads and [" ".join(row) for row in table.rows] == rows
+    assert [heads[at] for at in table.numbers] == [head for head in heads if head in ("batch", "score")]
+
+
+def test_the_table_of_spans():
+    record = make_spans(
+        [[Span("PER", 0.5, 0, 2)], [Span("LOC", 0.25, 3, 6)]], ["Al is", "in Rio"], ["PER", "LOC"], True
+    )
+    assert record["x"].tolist() == [[0.5, 0], [0, 0.25]] and record["text"].tolist() == [0, 1]
+    assert (record["start"].tolist(), record["end"].tolist()) == ([0, 3], [2, 6])
+    assert record.labels == {"span": ["Al", "Rio"], "label": ["PER", "LOC"]}
+    assert record.tensor("x").formula == "score of each span"
+    view = view_labels(record, TOKEN, None, Style(precision=2))
+    assert view.cells().heads == ["batch", "label", "score", "start", "end", "span"]
+    assert view.cells().rows == [[0, "PER", 0.5, 0, 2, "Al"], [1, "LOC", 0.25, 3, 6, "Rio"]]
+    alone = make_spans([[Span("PER", 0.5, 0, 2)]], ["Al is"], ["PER"], False)
+    assert "text" not in alone and view_labels(alone, TOKEN, None, Style()).cells().heads[0] == "label"
+    assert labels_to_text(make_spans([[]], [""], ["PER"], False), TOKEN) == ""
+
+
+def test_labels_of_one_text_are_lines_on_a_terminal_and_a_table_in_a_figure():
+    view = view_labels(labelled([0.25, 0.75], ()), SEQUENCE, None, Style(precision=3))
+    [lines], [table] = (drawn_in(view.blocks, medium) for medium in ("terminal", "figure"))
+    assert lines.text == "PER  0.750\nO  0.250" and table.heads == ["label", "score"]
+    assert len(view_labels(TWO_TEXTS, TOKEN, None, Style()).blocks) == 1
+
+
+@pytest.mark.parametrize(("emit", "axes", "labels"), [("ids", (), {}), ("logits", ("label",), {"label": ["O", "PER"]})])
+def test_the_tensor_of_labels_that_is_asked_for_is_x(emit, axes, labels):
+    logits, next = Tensor(np.array([0.0, 2.0]), ("label",)), Tensor(np.array(1), ())
+    tensors = {"x": logits, "ids": Tensor(np.array([3, 4]), ("token",)), "logits": logits, "next": next}
+    record = Record({}).with_tensors(tensors, {"label": ["O", "PER"]})
+    made = select_labels(record, emit)
+    assert [*made] == ["x", "ids"] and made.axes_of("x") == axes and made.labels == labels
+    np.testing.assert_array_equal(made["x"], record["next" if emit == "ids" else "logits"])
+    assert select_labels(record, None) is record
 
 
 def test_by_hand_the_gradient_of_capped_logits():

@@ -10,21 +10,29 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import model
+from attnkit import callbacks, model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.generation.options import DecodeOptions, SpeechOptions
+from attnkit.generation.options import Choices, DecodeOptions, Length, SpeechOptions
 from attnkit.generation.prompts import make_prompts
 from attnkit.generation.text_generation import Generation
-from attnkit.generation.transcription import without_end
+from attnkit.generation.transcription import (
+    cut_generation,
+    join_generations,
+    reads_windows,
+    segment_cells,
+    segment_lines,
+    transcribe,
+    without_end,
+)
 from attnkit.inputs import layers
 from attnkit.inputs.detokenizer import Detokenizer
 from attnkit.inputs.sound_inputs import model_spectrogram
 from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.model.formulas.spectrogram import log_mel
-from attnkit.records import Record
+from attnkit.records import Record, Tensor
 from tests.drawing import assert_near, drawn_models, keep_folders, write_model
-from tests.places import REFERENCES, arrays
+from tests.places import REFERENCES, ROOT, STORY, arrays
 from tests.sound_files import make_syllables, pack_wav
 
 TABLE = drawn_models("sounds")
@@ -143,6 +151,77 @@ def test_forced_tokens_of_older_files(tmp_path, text):
     assert [*prompts[0].ids, *(id for id in ids["x"].tolist() if id != 2)] == text["ids"]
 
 
+def made(ids, reason="eos", scores=None):
+    text = model.GeneratedText(ids, tuple(-float(one) for one in ids), reason, -float(sum(ids)))
+    return Generation([text], scores, [f"step {one}" for one in ids])
+
+
+def test_the_texts_of_windows_are_one_after_another():
+    joined = join_generations([made((1, 2), scores=np.ones((2, 3))), made((4,), "limit", scores=np.zeros((1, 3)))])
+    assert joined.sequences == [model.GeneratedText((1, 2, 4), (-1.0, -2.0, -4.0), "limit", -7.0)]
+    assert joined.candidates == ["step 1", "step 2", "step 4"] and joined.scores.sum(axis=1).tolist() == [3, 3, 0]
+    assert join_generations([made((1,))]).scores is None
+    cut = cut_generation(made((1, 2, 4), scores=np.arange(3)), 2)
+    assert (cut.sequences[0].ids, cut.candidates, cut.scores.tolist()) == ((1, 2), ["step 1", "step 2"], [0, 1])
+
+
+def test_the_segments_of_a_sound_as_lines_and_as_cells():
+    times = {name: Tensor(np.array(one), ("segment",)) for name, one in {"start": [0, 1.5], "end": [1.5, 61]}.items()}
+    record = Record({}).with_tensors(times, {"segment": [" One", " two "]})
+    assert segment_lines(record) == ["[00:00.00 --> 00:01.50]  One", "[00:01.50 --> 01:01.00]  two"]
+    assert segment_cells(record) == (["start", "end", "text"], [[0, 1.5, "One"], [1.5, 61, "two"]])
+
+
+@pytest.mark.parametrize(("seconds", "options", "expected"), [
+    (0.7, {}, False),
+    (1.5, {}, True),  # longer than a window
+    (0.7, {"speech": {"timestamps": True}}, True),
+    (1.5, {"length": Length(max_tokens=0)}, False),
+    (1.5, {"length": Length(max_tokens=3)}, True),
+    (1.5, {"score": "a"}, False),
+    (1.5, {"choices": Choices(top=3)}, False),  # of the next word alone
+    (1.5, {"choices": Choices(top=3), "length": Length(max_tokens=3)}, True),
+])  # fmt: skip
+def test_a_sound_is_read_window_by_window_for_times_or_if_it_is_long(timed, seconds, options, expected):
+    audio = Record({"x": make_syllables(seconds, 9)})
+    speech = SpeechOptions(audio, **options.pop("speech", {})) if "speech" in options else SpeechOptions(audio)
+    given = DecodeOptions(open_checkpoint(timed), **{"speech": speech} | options)
+    assert reads_windows(audio, given) == expected
+
+
+def test_a_sound_without_a_window_of_its_own_is_no_transcription():
+    assert not reads_windows(Record({"x": np.zeros(9)}), DecodeOptions(open_checkpoint(STORY)))
+
+
+SPOKEN = str(ROOT / "tests" / "transcripts" / "inputs" / "whisper")
+
+
+@pytest.mark.parametrize("timestamps", [True, False])
+def test_what_is_told_while_a_sound_is_transcribed(timestamps):
+    """Lines or texts of segments as they are found, together what is returned; without a reader how far it is."""
+    speech = SpeechOptions(Record({"x": make_syllables(2.5, 9)}), timestamps=timestamps)
+    options = DecodeOptions(open_checkpoint(SPOKEN), speech=speech, length=Length(max_tokens=8))
+    written, told = [], []
+    with callbacks.use_callbacks(callbacks.Callbacks(on_text=lambda *part: written.append(part))):
+        record = transcribe(speech.audio, options)
+    with callbacks.use_callbacks(callbacks.Callbacks(on_progress=told.append)):
+        text = transcribe(speech.audio, options._replace(emit="text"))
+    assert written[0][0].endswith(record.labels["segment"][0]) and len(written) == len(record.labels["segment"]) > 2
+    assert "".join(part for part, _ in written) == text and not any(is_prompt for _, is_prompt in written)
+    ends = [round(end) for end in record["end"][[1, 3, 5]]]  # of the windows, which have two segments each
+    assert [one for one in told if one.endswith("seconds")] == [f"{end} of 2 seconds" for end in ends]
+    assert text == ("\n".join(segment_lines(record)) if timestamps else record.labels["text"][0])
+
+
+def test_the_choices_of_a_sound_and_its_score_are_told_by_progress_alone():
+    speech, written = SpeechOptions(Record({"x": make_syllables(1.5, 9)})), []
+    options = DecodeOptions(open_checkpoint(SPOKEN), speech=speech, length=Length(max_tokens=4))
+    with callbacks.use_callbacks(callbacks.Callbacks(on_text=lambda *part: written.append(part))):
+        for emit, choices in (("ids", Choices()), (None, Choices(steps=True))):
+            transcribe(speech.audio, options._replace(emit=emit, choices=choices))
+    assert not written
+
+
 def test_tokens_of_a_sound_of_several_windows_have_their_scores(timed):
     options = {"audio": make_syllables(3.7, 3), "model": timed, "dtype": "float64", "max_tokens": 20}
     record, logits = attnkit.decode(**options, top=3), attnkit.decode(**options, emit="logits")
@@ -203,8 +282,6 @@ def test_gradients_agree_with_finite_differences(folder):
     ],
 )
 def test_what_is_refused(folder, options, kind, problem):
-    from tests.places import STORY
-
     options = {"model": STORY} if options == {"model": "story"} else options
     with pytest.raises(kind, match=problem):
         attnkit.decode(**({"model": folder("whisper"), "audio": sound(), "emit": "ids"} | options))

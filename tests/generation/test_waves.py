@@ -16,7 +16,9 @@ from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import DataError, UsageError
+from attnkit.generation.frame_labels import make_record, spell_rows
 from attnkit.inputs import layers
+from attnkit.inputs.output_matrix import OutputLogits
 from attnkit.inputs.sound_inputs import model_samples
 from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.model.formulas.convolution import scale_places
@@ -310,3 +312,49 @@ def test_bad_configurations(tmp_path, changes, problem):
     write_model("group", tmp_path, np.float32, "waves", **changes)
     with pytest.raises(DataError, match=problem):
         open_checkpoint(str(tmp_path))
+
+
+WORDS = ["<pad>", "a", "b"]
+FRAMES = np.log([[[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]], [[0.125, 0.125, 0.75], [0.5, 0.25, 0.25]]])
+BATCH = Record({"x": np.zeros((2, 2, 4))})
+MASKED = BATCH.with_tensors({"mask": np.array([[[True, True]], [[True, False]]])})
+
+
+def spell(ids):
+    return "".join(WORDS[id] for id in ids)
+
+
+@pytest.mark.parametrize(("record", "ids", "texts"), [
+    (BATCH, [[0, 1], [2, 0]], ["<pad>a", "b<pad>"]),
+    (MASKED, [[0, 1], [2, 0]], ["<pad>a", "b"]),
+    (Record({"x": np.zeros((2, 4))}), [2, 1], ["ba"]),
+    (Record({"x": np.zeros((0, 2, 4))}), np.zeros((0, 2), int), []),
+    (Record({"x": np.zeros((2, 0, 4))}), np.zeros((2, 0), int), []),
+])  # fmt: skip
+def test_labels_spell_a_text_for_each_sound(record, ids, texts):
+    ids = np.array(ids)
+    output = OutputLogits(record, np.zeros((*ids.shape, 3)), WORDS, spell)
+    assert spell_rows(ids, output) == texts
+    assert spell_rows(ids, output._replace(join=None)) == []
+
+
+@pytest.mark.parametrize(("emit", "x", "axes"), [
+    ("", np.log([[0.5, 0.5], [0.75, 0.5]]), ("batch", "token")),
+    ("ids", [[0, 1], [2, 0]], ("batch", "token")),
+    ("logits", FRAMES + 1, ("batch", "token", "vocab")),
+    ("probs", np.exp(FRAMES), ("batch", "token", "vocab")),
+])  # fmt: skip
+def test_by_hand_the_record_of_the_labels_of_frames(emit, x, axes):
+    output = OutputLogits(BATCH, FRAMES + 1, WORDS, spell)
+    record = make_record(output, FRAMES.argmax(axis=-1), ["a", "b"], emit)
+    np.testing.assert_allclose(record["x"], x, rtol=1e-12)
+    assert record.axes_of("x") == axes and record.labels["text"] == ["a", "b"]
+    assert ("ids" in record) == (emit != "ids") and record.labels.get("vocab") == (WORDS if "vocab" in axes else None)
+    assert record.labels.get("token") == (None if "vocab" in axes else [["<pad>", "a"], ["b", "<pad>"]])
+
+
+def test_the_record_of_the_labels_of_one_sound():
+    output = OutputLogits(Record({"x": np.zeros((2, 4))}), FRAMES[0], WORDS, spell)
+    record = make_record(output, np.array([0, 1]), [], "")
+    assert record.labels == {"token": ["<pad>", "a"]} and record.axes_of("ids") == ("token",)
+    assert make_record(output._replace(words=[]), np.array([0, 1]), [], "").labels == {}
