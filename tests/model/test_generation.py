@@ -83,6 +83,15 @@ def test_a_stop_function_receives_all_new_tokens():
     assert found[0].ids == (0, 1) and found[0].finish_reason == "stop"
 
 
+def test_of_a_search_without_an_end_twice_as_many_texts_as_beams_are_considered():
+    """The best two tokens end at a stop: the first is finished, the second is dropped, and no third one runs."""
+    told, chain = [], Chain(np.log([[0.5, 0.3, 0.2]] * 3))
+    settings = SamplingConfig(limit=4)
+    found = beam_search(chain, [2], settings, 1, stop=lambda ids: ids[-1] < 2, on_step=told.append)
+    assert [text.ids for text in found] == [(0,)] and [info.running for info in told] == [()]
+    assert [text.ids for text in told[0].finished] == [(0,)]
+
+
 def test_a_limit_of_zero_generates_nothing():
     assert generate(Chain(GREEDY_TRAP), [0], SamplingConfig(limit=0)) == model.GeneratedText(finish_reason="limit")
     assert beam_search(Chain(GREEDY_TRAP), [0], SamplingConfig(limit=0), 3) == [

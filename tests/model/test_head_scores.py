@@ -56,6 +56,13 @@ def test_a_head_that_attends_to_one_target_is_of_its_kind(keys, kind):
     assert scores.kind_measures() == [1.0] == scores.measures()[0, KINDS.index(kind)]
 
 
+def test_the_heads_of_one_layer_are_a_layer():
+    one = score_heads(one_hot(0, 0, 1)[None], np.array([1, 2, 3]))
+    joined, alone = concatenate_heads([one]), concatenate_heads([one, one])
+    assert joined.texts == alone.texts == 1 and joined.kinds() * 2 == alone.kinds()
+    np.testing.assert_array_equal(joined.sums, one.sums)
+
+
 def test_even_attention_is_broad_and_no_target_exceeds_it():
     causal = np.tril(np.ones((9, 9)))
     for weights in (causal / causal.sum(-1, keepdims=True), np.full((9, 9), 1 / 9)):

@@ -45,6 +45,12 @@ def test_is_the_sorted_score(blocks, metric, dtype):
     check(vectors, queries, 300, metric)
 
 
+@pytest.mark.parametrize("size", [1e-300, 1e300])
+def test_by_hand_the_cosine_of_vectors_whose_squares_leave_the_range(size):
+    rows = np.array([[3.0, 4], [0, 0], [-2, 0]]) * size
+    assert score_rows(rows, np.array([5.0, 0]) * size, "cosine") == pytest.approx([0.6, 0, -1], rel=1e-14)
+
+
 def test_by_hand():
     vectors, query = np.array([[3.0, 4], [0, 2], [-1, 0]]), np.array([[1.0, 0]])
     assert find_nearest(vectors, query, 3, "cosine").scores.tolist() == [[0.6, 0, -1]]

@@ -116,6 +116,8 @@ def test_input_and_memory_layout_do_not_matter():
     x = np.random.default_rng(4).standard_normal((6, 8))
     before = x.copy()
     np.testing.assert_array_equal(layer_norm(np.asfortranarray(x)).y, layer_norm(x).y)
+    rows = np.random.default_rng(5).standard_normal((2000, 8))
+    np.testing.assert_array_equal(batch_norm(np.asfortranarray(rows)).y, batch_norm(rows).y)
     batch_norm(x, np.ones(8), np.ones(8))
     np.testing.assert_array_equal(x, before)
 

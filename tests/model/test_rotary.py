@@ -122,6 +122,14 @@ def test_dynamic_scaling_begins_beyond_the_length_it_was_made_for():
     assert (longer[1:] < limit[1:]).all() and longer[0] == limit[0] == 1
 
 
+def test_by_hand_the_ramp_of_yarn_ends_at_the_last_feature():
+    """Pairs 0 and 1 of 4 features: the ramp from 0 to 3 is 0 and 1/3, of which the frequencies are halved."""
+    rope = {"rope_type": "yarn", "rope_theta": 10.0, "factor": 2.0, "original_max_position_embeddings": 1e6}
+    frequencies, factor = rope_frequencies(4, rope | {"beta_fast": 2e5, "beta_slow": 1.0}, 9)
+    np.testing.assert_allclose(frequencies, [1, (2 / 3 + 1 / 3 / 2) / math.sqrt(10)])
+    assert factor == pytest.approx(0.1 * math.log(2) + 1)
+
+
 def test_yarn_applies_the_configured_factor():
     assert rope_frequencies(8, {**YARN, "attention_factor": 1.25}, 9)[1] == 1.25
     without = {name: value for name, value in YARN.items() if name != "factor"}

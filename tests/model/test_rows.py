@@ -114,3 +114,11 @@ def test_a_row_of_a_batch_is_computed_as_it_is_alone(name):
     single = np.asarray(function(*map(narrow, arrays)))
     assert single.dtype == narrow(batch).dtype
     np.testing.assert_allclose(single, batch, rtol=1e-4, atol=1e-5)
+
+
+def test_the_gradient_of_a_vector_of_zeros_is_unchanged():
+    """Beside a vector of length 1 and one of length 5: dx = (dy - y (y · dy)) / |x|."""
+    x, dy = np.array([[0.0, 0], [0, 1], [3, 4]]), np.array([[2.0, 3], [2, 3], [1, 0]])
+    gradient = pooling.l2_normalize_backward(dy, x)
+    np.testing.assert_allclose(gradient, [[2, 3], [2, 0], [0.128, -0.096]], rtol=1e-12)
+    np.testing.assert_allclose(pooling.l2_normalize(x), [[0, 0], [0, 1], [0.6, 0.8]], rtol=1e-12)
