@@ -26,7 +26,7 @@ def cache_record(cache: KVCache, ids: list[int], words: list[str] | None, source
     for layer, pair in cache:
         part = model.parse_layer_name(layer)[2]
         for half, array in zip(HALVES, pair, strict=True):
-            tensors[f"{layer}.{half}"] = Tensor(array.reshape(-1, *array.shape[-3:]), CACHE_AXES[part])
+            tensors[f"{layer}.{half}"] = Tensor(array.reshape(1, *array.shape[-3:]), CACHE_AXES[part])
         read = pair[0].shape[-2] if part == "self" else read
     if isinstance(cache, model.StateCache):
         tensors["position"], read = Tensor(np.array(cache.length, np.int64), ()), 0

@@ -528,7 +528,7 @@ def tokens_to_score(prompt: Prompt, options: DecodeOptions, detokenizer: Detoken
         ids = tokenize_prompt(prompt.text + options.score, options, detokenizer)
         first = common_prefix_length(ids, tokenize_prompt(prompt.text, options, detokenizer))
         if first == 0:
-            ids, first = [*prompt.ids[:1], *ids] if not prompt.text else ids, 1
+            ids, first = [*prompt.ids, *ids] if not prompt.text else ids, 1
     if len(ids) <= first:
         raise DataError("no token to score", "--score")
     return ids, first
@@ -554,7 +554,7 @@ def score_record(logits: Array, ids: list[int], first: int, options: DecodeOptio
         arrays, formula = {"x": words}, "tokens"
     else:
         logprobs = model.score_tokens(rows, words)
-        rank = (rows > np.take_along_axis(rows, words[:, None], axis=-1)).sum(axis=-1) + 1
+        rank = (rows > rows[np.arange(len(rows)), words][:, None]).sum(axis=1) + 1
         arrays, formula = {"x": logprobs, "ids": words, "rank": rank}, "log-probability of each token"
     labels: dict[str, Labels] = {}
     if detokenizer.tokenizer:

@@ -21,7 +21,7 @@ from attnkit.display import Style, format_table
 from attnkit.errors import AttnkitWarning, DataError, NotFiniteError, UsageError
 from attnkit.generation.kv_cache_file import cache_record, read_cache
 from attnkit.generation.options import Choices, DecodeOptions, Length, Search
-from attnkit.generation.perplexity import ROWS, TextScore, targets_nll
+from attnkit.generation.perplexity import ROWS, TextScore, score_pairs, targets_nll
 from attnkit.generation.prompts import make_detokenizer, make_prompts, positions_left
 from attnkit.generation.text_generation import render_choice, run_decode, tokens_to_score
 from attnkit.inputs import layers
@@ -89,6 +89,22 @@ def test_negative_logs_of_single_precision_are_summed_in_double():
     assert total == count * -float(model.log_probabilities(np.zeros(3, np.float32))[0])
     with pytest.raises(NotFiniteError, match="the log-probabilities are not finite"):
         targets_nll(core, np.full((1, 1), np.inf, np.float32), np.array([0]))
+
+
+def test_the_scores_of_a_pair_are_those_of_decode():
+    pairs = [(1, "le chat noir dort", "the cat"), (2, "le chien", "a dog sleeps")]
+    for (_, source, target), score in zip(
+        pairs, score_pairs(open_checkpoint(FRENCH), pairs, "f", "float64"), strict=True
+    ):
+        x = attnkit.decode(source, score=target, model=FRENCH, dtype="float64")["x"]
+        assert (score.tokens, score.bytes) == (len(x), len(target))
+        assert score.nll == pytest.approx(-x.sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize("row", [(" le chat" * 300, "the"), ("le", " the cat" * 300)])
+def test_a_pair_longer_than_the_positions_is_named(row):
+    with pytest.raises(DataError, match=r"^f: line 7: \d+ tokens, and this marian model has \d+ positions$"):
+        score_pairs(open_checkpoint(FRENCH), [(7, *row)], "f", "float32")
 
 
 @pytest.mark.parametrize(
