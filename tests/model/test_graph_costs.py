@@ -1,6 +1,7 @@
 """What nodes cost, by hand; and the graph of a model, of the shapes of its parameters, costs what its plan does."""
 
 import itertools
+import math
 import tracemalloc
 
 import pytest
@@ -112,6 +113,33 @@ def test_by_hand_the_cost_of_a_recurrent_layer():
     [product, state] = count_nodes([Node("both.hidden", "loop", ("x",), (2, 3, 4), "both")], MODEL, ONE)
     assert product == cost.Cost("both.product", (3, 4), 2 * 6 * 12, 6 * 4, 2 * 6 * 3 + 12, 6 * 4, parameters=12)
     assert state == cost.Cost("both.state", (3, 4), 2 * 6 * 8, 6 * (3 * 4 + 4 * 4), 2 * 6 * 2 + 3 * 8, 24, parameters=8)
+
+
+def aligned(name, passes):
+    """The rows of attention to the memory in a recurrent decoder, by name."""
+    rows = count_nodes([Node("decoder.cross", "alignment", ("x", "y"), (2, 3, 5), "decoder.cross")], name, passes)
+    return {row.name.removeprefix("decoder.cross."): row[1:] for row in rows}
+
+
+def test_by_hand_the_cost_of_attention_to_the_memory():
+    """Two texts of three tokens, a memory of seven tokens of 10 numbers, states of 5; scores by tanh of sums of 6."""
+    additive = cost.count_model(open_model("recurrent/bahdanau"))
+    shapes = additive.shapes["decoder.cross"]
+    assert (shapes["ua"], shapes["wa"], math.prod(shapes["va"])) == ((10, 6), (5, 6), 6)
+    rows = aligned(additive, Passes(2, 3, source=7))
+    assert rows == {
+        "k": ((7, 6), 2 * 14 * 60, 0, 14 * 10 + 60, 14 * 6, 0, 60, -1),
+        "q": ((3, 6), 2 * 6 * 30, 0, 6 * 5 + 3 * 30, 6 * 6, 0, 30, -1),
+        "scores": ((1, 3, 7), 2 * 42 * 6, 2 * 6 * 42, 6 * 6 + 42 * 6, 42, 0, 6, -1),
+        "weights": ((1, 3, 7), 0, 4 * 42, 42, 42, 0, 0, -1),
+        "heads": ((1, 3, 10), 2 * 42 * 10, 0, 42 + 42 * 10, 6 * 10, 0, 0, -1),
+    }
+    continued = aligned(additive, Passes(2, 3, count=3, source=7, has_memory=True))
+    assert "k" not in continued and continued["scores"] == ((1, 1, 7), *rows["scores"][1:])
+    dot = aligned(cost.count_model(open_model("recurrent/luong-dot")), Passes(2, 3, source=7))
+    assert [*dot] == ["scores", "weights", "heads"]  # the keys of each text are read once
+    assert dot["scores"] == ((1, 3, 7), 2 * 42 * 5, 0, 6 * 5 + 14 * 5, 42, 0, 0, -1)
+    assert dot["heads"] == ((1, 3, 5), 2 * 42 * 5, 0, 42 + 14 * 5, 6 * 5, 0, 0, -1)
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 6])

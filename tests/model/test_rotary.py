@@ -130,6 +130,11 @@ def test_by_hand_the_ramp_of_yarn_ends_at_the_last_feature():
     assert factor == pytest.approx(0.1 * math.log(2) + 1)
 
 
+def test_a_context_that_does_not_grow_has_no_factor():
+    rope = {"rope_type": "longrope", "factor": 1.0, "short_factor": [1.0], "long_factor": [1.0]}
+    assert rope_frequencies(2, rope | {"original_max_position_embeddings": 1}, 1) == (np.ones(1), 1.0)
+
+
 def test_yarn_applies_the_configured_factor():
     assert rope_frequencies(8, {**YARN, "attention_factor": 1.25}, 9)[1] == 1.25
     without = {name: value for name, value in YARN.items() if name != "factor"}

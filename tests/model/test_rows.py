@@ -48,6 +48,7 @@ FORMULAS = {
     "min_p": (lambda x: sampling.min_p(x, 0.3), (4,)),
     "largest": (lambda x: sampling.largest(x, 2), (4,)),
     "greedy": (sampling.greedy, (4,)),
+    "sample_word": (lambda x: sampling.sample_word(1e4 * x, np.random.default_rng(0)), (4,)),
     "candidates": (lambda x: sampling.candidates(x, 3)[1], (4,)),
     "cross_entropy": (lambda x, ids: loss.cross_entropy(x, ids, OPTIONS), (4,), "ids"),
     "cross_entropy_backward": (lambda x, ids: loss.cross_entropy_backward(x, ids, OPTIONS), (4,), "ids"),
