@@ -684,3 +684,32 @@ def test_a_table_of_each_step_is_shown_of_a_choice_and_of_beams():
     assert [[row[0], row[2]] for row in beams[0].rows] == [["goes on", "-"]] * 2
     assert [[row[0], row[1]] for row in beams[1].rows] == [["ended", "-"]] * 2
     assert [table.rows[0][3] for table in beams] == ["Once upon a", "Once upon a time"]
+
+
+@pytest.mark.parametrize(("emit", "formula", "names"), [
+    (None, "log-probability of each token", ["x", "ids"]), ("ids", "tokens", ["x"]), ("logits", "logits", ["x", "ids"]),
+    ("probs", "probs", ["x", "ids"]),
+])  # fmt: skip
+def test_the_formula_of_each_result_of_a_text(emit, formula, names):
+    for limit, end, more in ((0, "", ["rank"] if emit is None else []), (2, " chosen" if emit == "ids" else "", [])):
+        made = attnkit.decode("Once upon a", model=STORY, max_tokens=limit, emit=emit)
+        assert made.tensor("x").formula == formula + end and [*made] == names + more
+        assert not any(made.tensor(name).formula for name in [*made][1:])
+    stack = attnkit.decode(
+        Record({"x": np.zeros((2, 16)), "memory": np.ones((3, 16))}), model=folder("transformer"), dtype="float64"
+    )
+    assert stack.tensor("x").formula == "hidden states of the decoder"
+
+
+def test_removed_tokens_are_listed_by_how_likely_they_were():
+    logits = np.log(np.array([0.1, 0.5, 0.15, 0.25]))
+    told = (Filtered("top-k", logits, np.where([False, True, False, False], logits, -np.inf)),)
+    table = render_choice(StepInfo(3, logits, told, 1, -0.5), Detokenizer(None, 4), Style(precision=2))
+    assert (table.title, table.footer[:26]) == ("step 3", "top-k removed 3: 3 2 0 · c") and len(table.rows) == 1
+
+
+def test_options_of_the_choice_of_tokens_are_those_of_the_loop():
+    plain = {"model": STORY, "max_tokens": 12}
+    assert len({*attnkit.decode("Once upon", no_repeat_ngram=1, **plain)["ids"].tolist()}) == 12
+    short = attnkit.decode("le chat noir dort", model=FRENCH)["ids"]
+    assert len(attnkit.decode("le chat noir dort", model=FRENCH, min_tokens=len(short) + 3)["ids"]) > len(short) + 2

@@ -437,6 +437,28 @@ def test_the_ends_of_answers_to_no_question_are_shown_as_a_tensor(format):
     assert b"start" in run.out and b"[CLS]" in run.out.replace(b"\\", b"")
 
 
+def test_one_answer_is_the_default_and_a_batch_may_be_of_one_text():
+    assert len(label("the cat sat", "bert-question", question="who sat?")["start"]) == 1
+    for options in ({"question": "who sat?"}, {"aggregate": "simple"}):
+        name = "bert-question" if "question" in options else "bert-token"
+        one, batch = (label("the cat sat", name, batch=batch, **options) for batch in (False, True))
+        assert "text" not in one and batch["text"].tolist() == [0] * len(one["start"])
+        np.testing.assert_array_equal(batch["x"], one["x"])
+
+
+def test_of_equal_labels_the_first_comes_first():
+    """Forty of them, as few are sorted in order by any method."""
+    names = [f"L{at}" for at in range(40)]
+    record = Record({}).with_tensors({"x": Tensor(np.full(40, 0.5), ("label",))}, {"label": names})
+    assert [row.label for row in list_labels(record, SEQUENCE, None)] == names
+    assert labels_to_text(record, SEQUENCE) == ", ".join(names)
+    text = " ".join("abcdefghijklmnopqrst")
+    places = [(0, 0), *((2 * at, 2 * at + 1) for at in range(20))]
+    spots = TokenPlaces(places, places, [None] + [1] * 20, [False] * 21)
+    found = find_answers(np.zeros((21, 2)), spots, text, 20)
+    assert [(span.start, span.end) for span in found[:3]] == [(0, 1), (0, 3), (0, 5)]
+
+
 def test_ends_of_answers_are_no_text():
     with pytest.raises(UsageError, match="this model answers a question about TEXT: --question asks it"):
         attnkit.decode(ids=[2, 3, 5], model=folder("bert-question"), emit="text")

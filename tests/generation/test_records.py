@@ -262,6 +262,7 @@ def test_traces_of_several_texts_and_of_a_cache(tmp_path):
     for more in (" time", [" time", " time there was"]):
         attnkit.decode(more, model=STORY, cache_in=cache, max_tokens=0, emit="logits", trace=trace)
         found = formats.load(trace)
+        assert found.labels["token"] == (["Ġa", "Ġtime"] if isinstance(more, str) else found.labels["token"])
         shape = found["decoder.0.self.weights"].shape
         assert shape[0] == (1 if isinstance(more, str) else 2) and shape[-1] > shape[-2]
     with pytest.raises(DataError, match="a batch without rows"):

@@ -15,6 +15,7 @@ import attnkit
 from attnkit import formats
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import DataError, UsageError
+from attnkit.generation.kv_cache_file import cache_record, read_cache
 from attnkit.interpret import model_summary
 from tests.places import MODELS, REFERENCES
 from tests.registry import write_recurrent
@@ -259,3 +260,37 @@ def test_a_memory_without_the_states_of_its_encoder_is_refused(tmp_path: Path) -
         attnkit.decode(memory.select(["memory"]), model=model, emit="ids")
     with pytest.raises(DataError, match=r"memory_state \(1, 9\): expected \(1, 1, 10\)"):
         attnkit.decode(memory.with_tensors({"memory_state": np.zeros((1, 9))}), model=model, emit="ids")
+
+
+@pytest.mark.parametrize(("changes", "more", "problem"), [
+    ({"position": None}, 1, "no cache of this model: it has no position"),
+    ({"position": np.array(2.0)}, 1, "no cache of this model: it has no position"),
+    ({"position": np.array([2])}, 1, "no cache of this model: it has no position"),
+    ({"position": np.array(0)}, 1, "ids (3,) for the states after 0 tokens"),
+    ({"position": np.array(1)}, 1, "ids (3,) for the states after 1 tokens"),
+    ({"position": np.array(4)}, 1, "ids (3,) for the states after 4 tokens"),
+    ({"ids": np.zeros((1, 3), int)}, 1, "ids (1, 3) for the states after 3 tokens"),
+    ({"decoder.0.rnn.state": None}, 1, "no cache of this model: no tensor 'decoder.0.rnn.state'"),
+    ({"decoder.0.rnn.state": np.zeros((1, 4))}, 1,
+     "no cache of this model: decoder.0.rnn.state has shape (1, 4) (expected (1, 6))"),
+    ({}, 0, "its states follow all of its tokens: TEXT or --ids must continue them"),
+    ({}, 1, ""),
+    ({"position": np.array(2)}, 0, ""),
+])  # fmt: skip
+def test_states_that_are_no_cache_are_named(tmp_path, changes, more, problem):
+    config = open_checkpoint(str(write_recurrent("lstm", tmp_path / "model"))).config
+    states = {f"{layer}.{part}": np.ones((1, width))
+              for layer, width in config.state_widths().items() for part in ("state", "cell")}  # fmt: skip
+    tensors = {"ids": np.array([1, 2, 3]), "position": np.array(3)} | states | changes
+    given = {name: array for name, array in tensors.items() if array is not None}
+    if problem:
+        with pytest.raises((DataError, UsageError)) as error:
+            read_cache(given, config, "float32", more)
+        assert str(error.value) == f"--cache-in: {problem}"
+        return
+    cache, words = read_cache(given, config, "float32", more)
+    assert (cache.length, words) == (int(given["position"]), [1, 2, 3])
+    assert all(part.dtype == np.float32 for state in cache.states.values() for part in state)
+    record = cache_record(cache, words, ["a", "b", "c"])
+    assert record.labels == {"token": ["a", "b", "c"], "key": []} and record["position"] == cache.length
+    assert {*record} == {*given} and record.axes_of("decoder.0.rnn.cell") == ("batch", "model")

@@ -222,6 +222,11 @@ def test_the_choices_of_a_sound_and_its_score_are_told_by_progress_alone():
     assert not written
 
 
+def test_the_text_of_one_sound_is_no_batch(folder):
+    made = attnkit.decode(audio=sound(), model=folder("whisper"), emit="ids", max_tokens=2)
+    assert made.axes_of("x") == ("token",)
+
+
 def test_tokens_of_a_sound_of_several_windows_have_their_scores(timed):
     options = {"audio": make_syllables(3.7, 3), "model": timed, "dtype": "float64", "max_tokens": 20}
     record, logits = attnkit.decode(**options, top=3), attnkit.decode(**options, emit="logits")

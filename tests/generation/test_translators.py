@@ -5,6 +5,7 @@ What the numbers are, and how they were made: tests/references/make_translators.
 
 import json
 import re
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -399,3 +400,31 @@ def test_languages_of_the_other_tools():
     line = f"embed 'the cat' --model {NLLB} --source-language deu_Latn"
     used = attnkit.grad(f"{line} | softmax", of="x[0,0]")
     assert used["encoder.embed.table"][114].any()
+
+
+@pytest.mark.parametrize(("options", "is_told"), [({}, True), ({"target_language": "fra_Latn"}, False),
+                                                  ({"ids": [115]}, False), ({"ids": [70]}, False)])  # fmt: skip
+def test_a_text_whose_language_nothing_states_is_noted(options, is_told):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        attnkit.decode("the cat", model=NLLB, source_language="eng_Latn", max_tokens=1, **options)
+    note = "the model itself chooses the language of the target; --target-language L names one"
+    assert [str(one.message) for one in told] == [note] * is_told
+
+
+def test_the_defaults_of_a_folder_are_noted_unless_all_but_those_of_beams_are_stated(tmp_path):
+    write_model("bart", tmp_path, np.float32, "translators")
+    asked = {"num_beams": 4, "length_penalty": 2.0, "min_length": 5}
+    (tmp_path / "generation_config.json").write_text(json.dumps(asked))
+    begin = "the folder asks for "
+    for options, flags in (
+        ({}, "--beam 4 --length-penalty average:2 --min-tokens 4"),
+        ({"beam": 2}, "--length-penalty average:2 --min-tokens 4"),
+        ({"min_tokens": 1}, None),
+    ):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            attnkit.decode(Record({"ids": np.array([8, 2])}), model=str(tmp_path), max_tokens=2, **options)
+        said = [str(one.message) for one in told if begin in str(one.message)]
+        end = ", which decode does only if its own options say so"
+        assert said == ([] if flags is None else [f"{begin}{flags}{end}"])
