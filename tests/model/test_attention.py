@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from attnkit import model
 from attnkit.errors import DataError, UsageError
 from attnkit.model import attention, multi_head_attention, softmax
+from attnkit.model.processor.products import FIXED
 
 SAT = np.array([[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]])
 PADDED = np.array([[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8], [0.9, 1, 1.1, 1.2], [0, 0, 0, 0]])
@@ -424,3 +425,14 @@ def test_impossible_head_counts(heads):
     x = Z((3, 8))
     with pytest.raises(UsageError, match="heads"):
         multi_head_attention(x, x, x, **heads)
+
+
+@pytest.mark.parametrize("rules", [{}, {"causal": True}, {"causal": True, "window": (1, 0)}])
+def test_texts_of_a_padded_batch_are_attended_to_one_by_one(rules):
+    """Products of fixed shape attend within a text, and give what a mask of its padding does."""
+    q, k, v = operands()
+    mask = (np.arange(5) < np.array([2, 5])[:, None])[:, None, None]
+    alone = attention(q, k, v, mask=mask, products=FIXED, **rules)["heads"]
+    near(alone[0, :, :2], attention(q[:1, :, :2], k[:1, :, :2], v[:1, :, :2], **rules)["heads"][0])
+    near(alone[1], attention(q[1:], k[1:], v[1:], **rules)["heads"][0])
+    near(alone, attention(q, k, v, mask=mask, **rules)["heads"])

@@ -6,7 +6,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from attnkit import model
@@ -43,6 +43,8 @@ def test_dtypes_that_are_no_numbers(dtype):
 
 
 @given(st.floats(width=32))
+@example(1 + 3 / 256)  # halfway between two numbers, of which the upper one is even
+@example(1 + 1 / 256)
 def test_rounding_to_bfloat16_is_that_of_the_package(value):
     x = np.array([value], np.float32)
     np.testing.assert_array_equal(rounded(x, "bfloat16"), x.astype(ml_dtypes.bfloat16).astype(np.float32))

@@ -198,3 +198,9 @@ def test_the_log_sum_exp_of_rounded_scores():
     ours = attention(q, k, v, keep=("lse",), **KINDS["float16"])["lse"]
     scores = attention(q, k, v)["scaled"].astype(np.float16).astype(float)
     np.testing.assert_allclose(ours, np.logaddexp.reduce(scores, axis=-1), atol=1e-6)
+
+
+def test_the_scale_is_that_of_the_width_unless_another_is_given():
+    q, k, v = operands()
+    near(row_attention.row_attention(q, k, v)["heads"], attention(q, k, v)["heads"])
+    near(row_attention.row_attention(q, k, v, scale=0.25)["heads"], attention(q, k, v, scale=0.25)["heads"])

@@ -7,12 +7,24 @@ from itertools import product
 import numpy as np
 import pytest
 
+from attnkit.model.attention import normalize_heads
+from attnkit.model.backward.attention_backward import (
+    merge_partial_attention_backward,
+    normalize_heads_vjp,
+)
 from attnkit.model.formulas import experts, head_views, loss, norms, pooling, rotary, sampling, scores, softmax
 from attnkit.model.formulas.activations import ACTIVATIONS, activation_backward
+from attnkit.model.formulas.convolution import Convolution, convolve, convolve_backward
+from attnkit.model.formulas.feedforward import feed_forward, feed_forward_vjp
 from attnkit.model.formulas.head_scores import roll_out
+from attnkit.model.formulas.linear import linear_backward
+from attnkit.model.formulas.patch_embedding import extract_patches
+from attnkit.model.formulas.recurrent_cells import CELLS, State
 from attnkit.model.formulas.relative import RelativePositions, relative_scores, relative_scores_backward
+from attnkit.model.kernels.tiled_attention import merge_partial_attention
 
 LEAD = (2, 3)
+CONVOLUTION = Convolution((2,), (1,))
 REAL = np.array([[[1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 0]], [[1, 0, 0, 0], [1, 1, 0, 1], [1, 1, 1, 1]]], bool)
 PLACES = np.array([[1, 0, 3, 2], [2, 2, 1, 0]])
 RNG = np.random.default_rng(7)
@@ -23,6 +35,31 @@ RELATIVE = RelativePositions(PLACES, ROWS, wk=WK, wq=WQ)
 ROUTER = experts.ExpertConfig(count=3, chosen=2, hidden=3)
 EXPERTS = experts.Experts({"router": SQUARE}, lambda number: {"w1": SQUARE + number, "w2": SQUARE - number})
 OPTIONS = loss.LossOptions(reduction="none", label_smoothing=0.25, weight=np.array([1.0, 2, 4, 8]))
+
+MERGED = ((2, 4, 3), (2, 4, 3), (2, 4), (2, 4))  # outputs and log-sum-exps of two parts
+NORM = norms.QueryKeyNorm("layer", 1e-5, "head")
+NETWORK = {"w1": SQUARE, "b1": BETA, "w2": SQUARE.T, "b2": GAMMA, "w3": SQUARE + 1}
+KERNEL = np.stack([SQUARE, SQUARE.T, SQUARE + 1])
+HIDDEN = {name: RNG.normal(size=(cell.blocks * 2, 2)).astype(np.float32) for name, cell in CELLS.items()}
+
+
+def state_of(name, *parts):
+    return State(*(parts if CELLS[name].has_cell_state else parts[:1]))
+
+
+def advance(name, inputs, hidden, cell):
+    """The next state of a cell, with all its gates."""
+    state, gates = CELLS[name].advance(inputs, state_of(name, hidden, cell), {"hidden": HIDDEN[name]})
+    return np.concatenate([state.hidden, *(state[1:] if state.cell is not None else ()), *gates.values()], axis=-1)
+
+
+def undo(name, inputs, hidden, cell, grad, grad_cell):
+    """The gradients of the sums of a cell, and of its state."""
+    before, parameters = state_of(name, hidden, cell), {"hidden": HIDDEN[name]}
+    after, gates = CELLS[name].advance(inputs, before, parameters)
+    sums = CELLS[name].undo(state_of(name, grad, grad_cell), gates, before, after, parameters)
+    return np.concatenate([sums.inputs, sums.products, sums.state.hidden], axis=-1)
+
 
 # name -> function, and the shape of each argument without leading axes; "real" and "ids" are (4,) and ()
 FORMULAS = {
@@ -87,6 +124,33 @@ FORMULAS = {
     "mix_experts_gates": (lambda x: experts.mix_experts(x, EXPERTS, ROUTER)["gates"], (3,)),
     "mix_experts_backward": (lambda dy, x: experts.mix_experts_vjp(x, EXPERTS, ROUTER)[1](dy).x, (3,), (3,)),
     "roll_out": (lambda x: roll_out([softmax.softmax(x), softmax.softmax(2 * x)]), (2, 4, 4)),
+    **{f"{name}_cell": (partial(advance, name), (cell.blocks * 2,), (2,), (2,)) for name, cell in CELLS.items()},
+    **{f"{name}_undo": (partial(undo, name), (one.blocks * 2,), *[(2,)] * 4) for name, one in CELLS.items()},
+    "merge": (lambda a, b, la, lb: merge_partial_attention([a, b], [la, lb])[0].astype(a.dtype), *MERGED),
+    "merge_backward": (
+        lambda dy, dl, a, b, la, lb: merge_partial_attention_backward(dy, dl, [a, b], [la, lb])[0][0],
+        *MERGED[1:3], *MERGED,
+    ),
+    "merge_sums_backward": (
+        lambda dy, dl, a, b, la, lb: merge_partial_attention_backward(dy, dl, [a, b], [la, lb])[1][1].astype(a.dtype),
+        *MERGED[1:3], *MERGED,
+    ),
+    "norm_of_heads": (lambda x: normalize_heads(x, GAMMA, BETA, 2, NORM), (4, 6)),
+    "norm_of_heads_backward": (
+        lambda dy, x: normalize_heads_vjp(x, GAMMA, BETA, 2, NORM)[1](dy)[0], (2, 4, 3), (4, 6),
+    ),
+    "general": (lambda q, k: scores.project_general(q, k, {"w": SQUARE})[0], (2, 4, 3), (2, 4, 3)),
+    "general_backward": (
+        lambda dq, dk, q, k: scores.project_general_backward(dq, dk, q, k, {"w": SQUARE})[0],
+        (2, 4, 3), (2, 4, 3), (2, 4, 3), (2, 4, 3),
+    ),
+    "feed_forward": (lambda x: feed_forward(x, NETWORK, activation="silu")["output"], (4, 3)),
+    "feed_forward_backward": (lambda dy, x: feed_forward_vjp(x, NETWORK, activation="silu")[1](dy)[0], (4, 3), (4, 3)),
+    "linear_backward": (lambda dy, x: linear_backward(dy, x, SQUARE, BETA).x, (3,), (3,)),
+    "convolve": (lambda x: convolve(x, KERNEL, BETA, CONVOLUTION)["output"], (5, 3)),
+    "convolve_windows": (lambda x: convolve(x, KERNEL, BETA, CONVOLUTION, keep=("windows",))["windows"], (5, 3)),
+    "convolve_backward": (lambda dy, x: convolve_backward(dy, x, KERNEL, CONVOLUTION)[0], (3, 3), (5, 3)),
+    "patches": (lambda x: extract_patches(x, 2, 1), (3, 4, 2)),
     **{f"{name}_activation": (one, (4,)) for name, one in ACTIVATIONS.items()},
     **{f"{name}_slope": (partial(activation_backward, name), (4,), (4,)) for name in ACTIVATIONS},
 }  # fmt: skip

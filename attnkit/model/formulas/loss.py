@@ -161,7 +161,7 @@ def negative_log_likelihood(log_probabilities: Array, targets: ArrayLike, option
     if options.label_smoothing:
         raise UsageError(f"label smoothing {options.label_smoothing:g} of log-probabilities; use the logits")
     rows, terms = _prepare(log_probabilities, targets, options)
-    picked = np.take_along_axis(rows, terms.ids[:, None], axis=-1)[:, 0]
+    picked = rows[np.arange(len(rows)), terms.ids]
     losses = np.where(terms.counts, -terms.hard * picked, 0)
     return _reduce(losses, np.shape(targets), terms, options)
 
@@ -218,7 +218,7 @@ def _run_blocks(work: Callable[[Iterator[slice]], None], rows: Array) -> None:
 
 def _linear_terms(shift: Array, terms: _Terms, part: slice) -> tuple[Array, Any]:
     """Shifted logit of each target, and their weighted sum: (R, N) -> (R,), (R,)."""
-    picked: Array = np.take_along_axis(shift, terms.ids[part][:, None], axis=-1)[:, 0]
+    picked: Array = shift[np.arange(len(shift)), terms.ids[part]]
     if not terms.soft:
         return picked, 0
     return picked, shift.sum(-1) if terms.weight is None else shift @ terms.weight
@@ -240,7 +240,7 @@ def _write_gradient(logits: Array, terms: _Terms, slopes: Array, part: slice, ou
 
     With probabilities p it is (hard + soft sum(w)) p - soft w - hard one_hot(target), times the slope of the loss.
     """
-    np.subtract(logits, logits.max(axis=-1, keepdims=True), out=out)
+    np.subtract(logits, logits.max(axis=1, keepdims=True), out=out)
     linear_terms = _linear_terms(out, terms, part)
     total = np.exp(out, out=out).sum(-1)
     hard = terms.hard[part]

@@ -155,8 +155,8 @@ def reverse_texts(x: Array, lengths: Array | None) -> Array:
 
     x (B, T, ...), lengths (B,) [T] -> (B, T, ...)
 
-    >>> reverse_texts(np.array([[[1], [2], [3]]]), np.array([2])).ravel().tolist()
-    [2, 1, 3]
+    >>> reverse_texts(np.array([[[1], [2], [3], [4]]]), np.array([2])).ravel().tolist()
+    [2, 1, 3, 4]
     """
     if lengths is None:
         return x[:, ::-1]

@@ -34,7 +34,7 @@ def _periods(dim: int, base: float, kind: str) -> Array:
         raise DataError.about(kind, f"width {dim} is not even (sines and cosines come in pairs)")
     if not 0 < base < math.inf:
         raise UsageError(f"base {base} (expected a positive number)")
-    periods: Array = base ** (np.arange(0, dim, 2) / max(dim, 1))
+    periods: Array = base ** (np.arange(0, dim, 2) / dim)
     return periods
 
 

@@ -117,10 +117,10 @@ def exclude_repeats(logits: Array, ids: Array, size: int) -> Array:
     if size < 1:
         raise UsageError(f"n-grams of {size} tokens (expected 1 or more)")
     scores, tokens = logits.copy(), check_ids(ids, logits.shape[-1])
-    if tokens.shape[-1] < size:
+    if tokens.shape[1] < size:
         return scores
-    ngrams = np.lib.stride_tricks.sliding_window_view(tokens, size, axis=-1)  # (B, T - size + 1, size)
-    last = tokens[:, tokens.shape[-1] - size + 1 :]
+    ngrams = np.lib.stride_tricks.sliding_window_view(tokens, size, axis=1)  # (B, T - size + 1, size)
+    last = tokens[:, tokens.shape[1] - size + 1 :]
     rows, places = np.nonzero((ngrams[..., :-1] == last[:, None]).all(axis=-1))
     scores[rows, ngrams[rows, places, -1]] = -np.inf
     return scores

@@ -100,7 +100,7 @@ def fixed_matrix_product(x: Array, y: Array) -> Array:
     step = TILE if TILE * y.size > SMALL and not y.shape[1] % 4 else ROWS  # other columns: by loops of their own
     rows = np.zeros((-(-size // step) * step, x.shape[-1]), x.dtype)
     rows[places] = x.reshape(len(places), -1)
-    return arranged_product(rows, y)[places].reshape(*x.shape[:-1], y.shape[-1])
+    return arranged_product(rows, y)[places].reshape(*x.shape[:-1], y.shape[1])
 
 
 def fixed_stacked_product(x: Array, y: Array) -> Array:

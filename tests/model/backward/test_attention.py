@@ -17,7 +17,9 @@ from attnkit.model.backward.attention_backward import (
     attention_forward,
     merge_partial_attention_backward,
     multi_head_attention_vjp,
+    normalize_heads_vjp,
 )
+from attnkit.model.formulas.norms import QueryKeyNorm
 from attnkit.model.kernels import fused_attention as blocks
 from attnkit.model.kernels.fused_attention import fused_attention, fused_attention_backward
 from tests import process
@@ -68,6 +70,22 @@ def test_the_gradient_of_a_log_sum_is_shared_by_the_parts_by_hand():
     outputs, lses = [np.array([[[1.0]]]), np.array([[[4.0]]])], [np.array([[0.0]]), np.log([[2.0]])]
     parts = merge_partial_attention_backward(np.array([[[3.0]]]), np.array([[1.5]]), outputs, lses)
     assert [(output.item(), lse.item()) for output, lse in parts] == [pytest.approx((1, -1.5)), pytest.approx((2, 3))]
+
+
+def test_a_part_without_keys_has_gradients_of_zero_whatever_its_output_is():
+    outputs, lses = [np.array([[[np.nan]]]), np.array([[[4.0]]])], [np.array([[-np.inf]]), np.array([[1.0]])]
+    parts = merge_partial_attention_backward(np.array([[[3.0]]]), np.array([[1.5]]), outputs, lses)
+    assert [(output.item(), lse.item()) for output, lse in parts] == [(0, 0), (3, 1.5)]
+
+
+def test_the_gradient_of_a_norm_of_heads_by_hand():
+    """x̂ = x / 5 and mean(x̂²) = 1: for dy = 1 0 and gamma = 2 1 that of x is twice (1 0 - x̂ / 10) / 5."""
+    dx, dgamma, dbeta = normalize_heads_vjp(
+        np.array([[1.0, 7.0]]), np.array([2.0, 1.0]), np.zeros(2), 1, QueryKeyNorm("rms", 1e-12, "head")
+    )[1](np.array([[[1.0, 0.0]]]))
+    np.testing.assert_allclose(dx, 2 * np.array([[0.196, -0.028]]), rtol=1e-9)
+    np.testing.assert_allclose(dgamma, [0.2, 0], rtol=1e-9)
+    assert dbeta.tolist() == [1, 0]
 
 
 def test_weights_before_and_after_a_window_are_zero():
