@@ -71,3 +71,14 @@ def test_weights_that_lie_by_columns_stay_where_they_are():
     before = checkpoint.params["decoder.0.ffn"]["w2"]
     layers.prepare_decoding(checkpoint, layers.LONG)
     assert checkpoint.params["decoder.0.ffn"]["w2"] is before
+
+
+def test_a_cache_has_the_tokens_that_every_layer_of_self_attention_has():
+    cache = model.KVCache()
+    assert cache.length == 0
+    for layer, tokens in (("decoder.0.self", 3), ("decoder.0.cross", 1), ("decoder.1.self", 2)):
+        cache.append(layer, np.ones((1, tokens, 4)), np.zeros((1, tokens, 5)))
+    assert cache.length == 2
+    keys, values, past = cache.append("decoder.0.self", np.full((1, 80, 4), 2.0), np.ones((1, 80, 5)))
+    assert (keys.shape, values.shape, past) == ((1, 83, 4), (1, 83, 5), 3)
+    assert keys[0, :, 0].tolist() == [1.0] * 3 + [2.0] * 80 and values[0, :, 0].tolist() == [0.0] * 3 + [1.0] * 80

@@ -10,6 +10,7 @@ import pytest
 from attnkit.model.processor import products, threads
 from attnkit.model.processor.products import ARRANGED, FIXED, matrix_product, row_places
 from tests import process
+from tests.registry import open_model
 
 fixed = FIXED.matrix
 
@@ -103,3 +104,15 @@ def test_vectors_and_empty_matrices_are_those_of_numpy():
     for x in (np.ones(8), np.ones((0, 8)), np.ones((2, 0, 8))):
         np.testing.assert_array_equal(fixed(x, y), x @ y)
     assert fixed(np.ones((3, 0)), np.ones((0, 4))).tolist() == [[0.0] * 4] * 3
+
+
+@pytest.mark.parametrize(("name", "fixed_layers", "other_layers"), [
+    ("bert", ["encoder.0.self", "head"], []),  # an encoder of text, and its head
+    ("marian", ["encoder.0.self"], ["decoder.0.self", "decoder.0.cross", "head"]),
+    ("gpt2", [], ["decoder.0.self", "head"]),
+    ("vit", [], ["encoder.0.self", "head"]),
+    ("whisper", [], ["encoder.0.self", "decoder.0.self"]),
+])  # fmt: skip
+def test_the_layers_of_texts_that_are_computed_together_have_products_of_fixed_shape(name, fixed_layers, other_layers):
+    config = open_model(name).config
+    assert [layer for layer in fixed_layers + other_layers if config.fixes_shapes(layer)] == fixed_layers

@@ -103,3 +103,15 @@ def test_a_tone_is_loudest_in_the_band_that_holds_it(hertz):
 def test_what_has_no_spectrogram(samples, options, kind, problem):
     with pytest.raises(kind, match=problem):
         log_mel(samples, options)
+
+
+@pytest.mark.parametrize(
+    ("count", "hop", "is_enough"), [(2, 1, True), (1, 1, False), (160, 160, True), (159, 160, False)]
+)
+def test_a_sound_has_two_samples_or_a_hop(count, hop, is_enough):
+    options = Spectrogram(rate=16000, window=2, hop=hop, mels=1)
+    if is_enough:
+        assert log_mel(np.zeros(count), options)["output"].shape[-1] == 1
+        return
+    with pytest.raises(DataError, match=rf"x of {count} samples, too few for a frame \(expected {max(hop, 2)}\)"):
+        log_mel(np.zeros(count), options)
