@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model import check_ids, embed, one_hot, random_table, scale_embedding
+from attnkit.model import Context, check_ids, embed, one_hot, random_table, scale_embedding
+from attnkit.model.layers.embeddings import segments
 
 
 @pytest.mark.parametrize(
@@ -84,3 +85,12 @@ def test_scale_keeps_the_dtype(dtype):
 def test_a_single_number_has_no_width():
     with pytest.raises(DataError, match="single number"):
         scale_embedding(np.ones(()))
+
+
+def test_segments_are_of_each_text_or_of_all_texts():
+    ids, same = np.zeros((2, 3), int), np.array([0, 0, 1])
+    for kinds in (same, np.stack([same, same])):
+        assert segments(ids, Context(segment_ids=kinds)) is kinds
+    for kinds in (np.zeros(2, int), np.zeros((3, 2), int)):
+        with pytest.raises(DataError, match=r"segments .* for tokens \(2, 3\): expected one for each token"):
+            segments(ids, Context(segment_ids=kinds))

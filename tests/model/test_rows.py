@@ -100,6 +100,7 @@ FORMULAS = {
     "channel_norm": (lambda x: norms.channel_norm(x, GAMMA, BETA), (4, 3)),
     "channel_norm_backward": (lambda dy, x: norms.channel_norm_vjp(x, GAMMA, BETA)[1](dy).x, (4, 3), (4, 3)),
     "square_mean": (norms.square_mean, (3,)),
+    "norm_steps_backward": (lambda dy, x: norms.norm_steps_backward(dy, x, (GAMMA, BETA)).x, (3,), (3,)),
     "softmax": (softmax.softmax, (4,)),
     "softmax_backward": (lambda dy, x: softmax.softmax_backward(dy, softmax.softmax(x)), (4,), (4,)),
     "log_sum_exp": (lambda x: softmax.log_sum_exp(x).astype(x.dtype), (4,)),
