@@ -14,6 +14,7 @@ import safetensors.numpy
 
 import attnkit
 from attnkit.errors import AttnkitNote, AttnkitWarning, DataError, FileError, UsageError
+from attnkit.generation.translation_scores import score_translations
 from tests import process
 from tests.places import MODELS
 
@@ -301,3 +302,10 @@ def test_a_perplexity_imports_no_sacrebleu():
         "assert 'sacrebleu' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_lines_that_are_split_into_tokens_are_warned_about_by_us_alone(caplog):
+    lines = ["a b c ."] * 100
+    with pytest.warns(AttnkitWarning, match=r"^100 lines end in ' \.': the metrics expect text that is not split"):
+        assert score_translations(lines, [lines])[0].scores == [pytest.approx(100)]
+    assert not caplog.records

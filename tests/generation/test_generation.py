@@ -20,9 +20,9 @@ from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.display import Style, format_table
 from attnkit.errors import AttnkitWarning, DataError, NotFiniteError, UsageError
 from attnkit.generation.kv_cache_file import cache_record, read_cache
-from attnkit.generation.options import Choices, DecodeOptions, Length, Search
+from attnkit.generation.options import CacheFiles, Choices, DecodeOptions, Length, Search
 from attnkit.generation.perplexity import ROWS, TextScore, score_pairs, targets_nll
-from attnkit.generation.prompts import make_detokenizer, make_prompts, positions_left
+from attnkit.generation.prompts import make_detokenizer, make_prompts, positions_left, tokenize_prompt
 from attnkit.generation.text_generation import render_choice, run_decode, tokens_to_score
 from attnkit.inputs import layers
 from attnkit.inputs.detokenizer import Detokenizer, fill_masks
@@ -197,6 +197,16 @@ def test_a_score_is_of_the_tokens_after_the_prompt(name, text, score, ids, first
     detokenizer = make_detokenizer(options)
     [prompt], _ = make_prompts(None if text is None else (text,), options, detokenizer)
     assert tokens_to_score(prompt, options, detokenizer) == (ids, first)
+
+
+def test_a_text_after_a_cache_has_no_start_of_its_own():
+    options = DecodeOptions(open_checkpoint(folder("llama")))
+    after = options._replace(cache=CacheFiles(cache_in={"ids": np.array([1])}))
+    detokenizer = make_detokenizer(options)
+    assert tokenize_prompt("the cat", options, detokenizer) == [1, 262, 267, 269]
+    assert tokenize_prompt("the cat", after, detokenizer) == [262, 267, 269]
+    story = after._replace(model_=open_checkpoint(STORY))  # whose tokenizer adds none
+    assert tokenize_prompt("Once upon", story, make_detokenizer(story)) == [364, 349]
 
 
 def test_a_score_within_a_word_quotes_forty_characters_of_both_sides():

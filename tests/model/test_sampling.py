@@ -218,3 +218,21 @@ def test_temperature_comes_before_top_p():
             scores = change(scores)
         rows[temperature] = np.isfinite(scores).tolist()
     assert rows == {1.0: [True, True, False], 0.5: [True, False, False]}
+
+
+def test_the_largest_draw_is_a_word_of_the_vocabulary():
+    """The sum of many probabilities may be a little less than 1."""
+
+    class Largest:
+        def random(self, shape):
+            return np.full(shape, np.nextafter(1, 0))
+
+    rng = np.random.default_rng(0)
+    sizes = range(2, 200)
+    assert any(np.cumsum(model.softmax(rng.normal(size=size)))[-1] < 1 for size in sizes)
+    rng = np.random.default_rng(0)
+    assert all(model.sample_word(rng.normal(size=size), Largest()) < size for size in sizes)
+
+
+def test_a_number_that_is_none_takes_no_place_of_the_largest():
+    np.testing.assert_array_equal(model.top_k(np.array([np.nan, 1.0, 3.0, 2.0]), 2), [np.nan, -np.inf, 3, 2])
