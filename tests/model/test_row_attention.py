@@ -8,6 +8,7 @@ import pytest
 from attnkit.errors import DataError, UsageError
 from attnkit.model import attention
 from attnkit.model.kernels import row_attention
+from attnkit.model.kernels.weight_stats import query_indices
 from tests import process
 
 RNG = np.random.default_rng(11)
@@ -204,3 +205,12 @@ def test_the_scale_is_that_of_the_width_unless_another_is_given():
     q, k, v = operands()
     near(row_attention.row_attention(q, k, v)["heads"], attention(q, k, v)["heads"])
     near(row_attention.row_attention(q, k, v, scale=0.25)["heads"], attention(q, k, v, scale=0.25)["heads"])
+
+
+@pytest.mark.parametrize(("number", "index"), [(-3, 0), (-1, 2), (0, 0), (2, 2), (-4, None), (3, None)])
+def test_a_query_is_counted_from_the_start_or_from_the_end(number, index):
+    if index is not None:
+        assert query_indices((number,), 3) == [index]
+        return
+    with pytest.raises(UsageError, match=rf"weights rows: query {number} of 3 \(expected -3 to 2\)"):
+        query_indices((number,), 3)

@@ -54,6 +54,13 @@ def test_sinks_of_other_heads_are_refused(sinks):
         attention(*drawn(2, 2), sinks=sinks)
 
 
+def test_one_text_has_the_sinks_of_a_batch():
+    q, k, v = drawn(2, 2)
+    for options in ({}, {"causal": True}):
+        alone = attention(q[0], k[0], v[0], sinks=np.arange(3.0), **options)["heads"]
+        np.testing.assert_allclose(alone, attention(q, k, v, sinks=np.arange(3.0), **options)["heads"][0], rtol=1e-12)
+
+
 def test_scopes_of_a_norm_by_hand():
     """Two heads of two features: 3 4 and 0 5. The root of the mean square of a head is 5/√2, of all 5/√2 too."""
     x, root = np.array([[3.0, 4.0, 0.0, 5.0]]), 5 / np.sqrt(2)
