@@ -39,14 +39,15 @@ def list_choices(record: Record, style: display.Style) -> list[display.TextTable
     tokens = record.labels_of("x", ids.ndim - 2)
     tables = []
     for step, place in enumerate(np.ndindex(ids.shape[:-1])):
-        if "mask" in record and not record["mask"][place[0], 0, place[-1]]:
+        text, at = place[0], place[-1]
+        if "mask" in record and not record["mask"][text, 0, at]:
             continue
         names = row_labels(words, step) or [str(word) for word in ids[place]]
         numbers = [column[place].tolist() for column in columns]
         rows = [row for row in zip(ids[place].tolist(), names, *numbers, strict=True) if row[-1]]
-        chosen = (row_labels(tokens, place[0] if is_batch else 0) or record["ids"][place[:-1]].astype(str))[place[-1]]
-        title = f"step {place[-1]}" if ids.shape[-2] > 1 else "next word"
-        title = f"batch {place[0]}: {title}" if is_batch else title
+        chosen = (row_labels(tokens, text if is_batch else 0) or record["ids"][place[:-1]].astype(str))[at]
+        title = f"step {at}" if ids.shape[-2] > 1 else "next word"
+        title = f"batch {text}: {title}" if is_batch else title
         tables.append(display.choice_table(title, rows, [], (str(chosen), float(record["x"][place])), style))
     return tables
 
