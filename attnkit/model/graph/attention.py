@@ -221,9 +221,9 @@ def cap_backward(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
 def _mask(scope: Scope, x: Array, *pair: Array) -> Array:
     """Scores (B, H, T, S) with bias and mask; the pair are q and k."""
     rules: AttentionRules = scope.option("rules")
-    if not scope.option("no_bias") and not rules.is_cross:
-        x = x + _relative_bias(scope, rules, x.shape[-2], pair) if rules.relative else x
     queries, keys = x.shape[-2:]
+    if not scope.option("no_bias") and not rules.is_cross:
+        x = x + _relative_bias(scope, rules, queries, pair) if rules.relative else x
     allowed = np.ones((queries, keys), bool)
     if rules.causal:
         allowed = allowed & masks.causal_mask(queries, keys, scope.option("offset", 0))
