@@ -478,3 +478,10 @@ def test_a_guess_that_is_a_special_token_is_seen(tmp_path):
     made = attnkit.decode("the [MASK] sat", model=name)
     guess = made.labels["vocab"][made["next"][2]]
     assert attnkit.decode("the [MASK] sat", model=name, emit="text") == f"the {guess} sat"
+
+
+def test_a_causal_mask_is_no_padding_of_a_prompt():
+    ids = attnkit.embed("Once upon a", model=STORY)["ids"]
+    masked = Record({"ids": Tensor(ids, ("token",)), "mask": Tensor(np.tri(3, dtype=bool), ("query", "key"))})
+    plain = attnkit.decode(Record({"ids": ids}), model=STORY, max_tokens=2)
+    np.testing.assert_array_equal(attnkit.decode(masked, model=STORY, max_tokens=2)["x"], plain["x"])
