@@ -210,7 +210,7 @@ def test_a_text_after_a_cache_has_no_start_of_its_own():
 
 
 def test_a_score_within_a_word_quotes_forty_characters_of_both_sides():
-    prompt = "once upon a time there was a fox who saw a cat and a do"
+    prompt = "Once upon a time there was a fox who saw a cat and a do"
     score = "g and a bear who saw the fox and the cat there once"
     said = f"'{score[:40]}' continues the last word of '{prompt[-40:]}'; ' {score[:40]}' begins a new one"
     with pytest.warns(AttnkitWarning, match=f"^--score: {said}$"):

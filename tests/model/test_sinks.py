@@ -6,6 +6,7 @@ import pytest
 from attnkit.errors import DataError
 from attnkit.model import attention, multi_head_attention
 from attnkit.model.attention import normalize_heads
+from attnkit.model.backward.attention_backward import multi_head_attention_vjp
 from attnkit.model.formulas.norms import QueryKeyNorm
 
 RNG = np.random.default_rng(0)
@@ -81,3 +82,14 @@ def test_the_norm_comes_before_the_rotation_and_after_the_projection():
     normal = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + 1e-6) * [1, 3]
     np.testing.assert_allclose(steps["q_normed"], normal.swapaxes(0, 1), rtol=1e-10)
     np.testing.assert_allclose(steps["q"], np.stack([-normal[..., 1], normal[..., 0]], -1).swapaxes(0, 1), rtol=1e-10)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_gradient_of_sinks_is_a_central_difference(causal):
+    x, dy, sinks = RNG.standard_normal((3, 4)), RNG.standard_normal((3, 4)), np.array([0.5, -1.0])
+    options = {"heads": 2, "causal": causal}
+    _, gradients = multi_head_attention_vjp(x, x, x, {"sinks": sinks}, **options)[1](dy)
+    for at, step in enumerate(1e-6 * np.eye(2)):
+        ends = [multi_head_attention(x, x, x, {"sinks": sinks + one}, **options)["output"] for one in (step, -step)]
+        slope = ((ends[0] - ends[1]) * dy).sum() / 2e-6
+        np.testing.assert_allclose(gradients["sinks"][at], slope, rtol=1e-7)
