@@ -244,6 +244,8 @@ def test_a_batch_may_be_of_one_text(limit):
     np.testing.assert_array_equal(batch["x"], one["x"][None])
     assert batch.tensor("x").formula == one.tensor("x").formula == "log-probability of each token"
     assert batch.labels["token"] == [one.labels["token"]] and batch.labels["text"] == one.labels["text"]
+    logits = attnkit.decode("Once upon a", model=STORY, max_tokens=limit, batch=True, emit="logits")
+    assert len(logits.labels["vocab"]) == logits["x"].shape[-1] == 512
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
