@@ -20,7 +20,14 @@ from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.display import Style, format_table
 from attnkit.errors import AttnkitWarning, DataError, NotFiniteError, UsageError
 from attnkit.generation.kv_cache_file import cache_record, read_cache
-from attnkit.generation.options import CacheFiles, Choices, DecodeOptions, Length, Search
+from attnkit.generation.options import (
+    CacheFiles,
+    Choices,
+    DecodeOptions,
+    Length,
+    Search,
+    check_length_penalty,
+)
 from attnkit.generation.perplexity import ROWS, TextScore, score_pairs, targets_nll
 from attnkit.generation.prompts import make_detokenizer, make_prompts, positions_left, tokenize_prompt
 from attnkit.generation.text_generation import render_choice, run_decode, tokens_to_score
@@ -726,3 +733,9 @@ def test_options_of_the_choice_of_tokens_are_those_of_the_loop():
     assert len({*attnkit.decode("Once upon", no_repeat_ngram=1, **plain)["ids"].tolist()}) == 12
     short = attnkit.decode("le chat noir dort", model=FRENCH)["ids"]
     assert len(attnkit.decode("le chat noir dort", model=FRENCH, min_tokens=len(short) + 3)["ids"]) > len(short) + 2
+
+
+@pytest.mark.parametrize("text", ["gnmt", "gnmt:", "gnmt:x", "gnmt:inf", "mean:1", ":1", "1"])
+def test_a_length_penalty_has_a_form_and_a_number(text):
+    with pytest.raises(ValueError, match="^gnmt:A or average:A$"):
+        check_length_penalty(text)

@@ -349,6 +349,8 @@ def test_by_hand_the_record_of_the_labels_of_frames(emit, x, axes):
     record = make_record(output, FRAMES.argmax(axis=-1), ["a", "b"], emit)
     np.testing.assert_allclose(record["x"], x, rtol=1e-12)
     assert record.axes_of("x") == axes and record.labels["text"] == ["a", "b"]
+    formulas = {"": "log-probability of each label", "ids": "argmax(logits)", "logits": "head(x)"}
+    assert record.tensor("x").formula == formulas.get(emit, "softmax(logits)")
     assert ("ids" in record) == (emit != "ids") and record.labels.get("vocab") == (WORDS if "vocab" in axes else None)
     assert record.labels.get("token") == (None if "vocab" in axes else [["<pad>", "a"], ["b", "<pad>"]])
 
