@@ -737,5 +737,5 @@ def test_options_of_the_choice_of_tokens_are_those_of_the_loop():
 
 @pytest.mark.parametrize("text", ["gnmt", "gnmt:", "gnmt:x", "gnmt:inf", "mean:1", ":1", "1"])
 def test_a_length_penalty_has_a_form_and_a_number(text):
-    with pytest.raises(ValueError, match="^gnmt:A or average:A$"):
+    with pytest.raises(ValueError, match=r"^gnmt:A or average:A$"):
         check_length_penalty(text)
