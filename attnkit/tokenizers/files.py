@@ -92,7 +92,7 @@ def _is_whole(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     units = np.frombuffer(trie, "<u4").astype(np.int64)
-    children = np.arange(len(units)) ^ (units >> 10 << ((units & 512) >> 6))
+    children = np.arange(len(units)) ^ (units >> 10 << (units >> 6 & 8))
     is_inner = units & LEAF == 0
     if (children[is_inner] >= len(units)).any():
         return False

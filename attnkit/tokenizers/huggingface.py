@@ -232,9 +232,9 @@ def load_bpe(folder: TokenizerFolder) -> Tokenizer:
     with call_library("not the merges of vocab.json", folder.file_path("merges.txt")):
         tokenizer = library.Tokenizer(library.models.BPE(vocabulary, merges, **options))
     if kind == "OpenAIGPTTokenizer":
-        tokenizer.normalizer = library.normalizers.BertNormalizer(lowercase=True)
+        tokenizer.normalizer = library.normalizers.BertNormalizer()
         tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
-        tokenizer.decoder = library.decoders.BPEDecoder(suffix="</w>")
+        tokenizer.decoder = library.decoders.BPEDecoder()
     else:
         byte_level = library.pre_tokenizers.ByteLevel
         tokenizer.pre_tokenizer = byte_level(add_prefix_space=has_prefix)

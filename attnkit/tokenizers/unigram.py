@@ -84,14 +84,14 @@ def load_unigram(folder: TokenizerFolder) -> Tokenizer:
     check_pieces((piece.text for piece in stored.pieces), path)
     vocabulary, unknown = list_pieces(stored, family, path)
     with call_library("not a sentencepiece model of this family", path):
-        tokenizer = library.Tokenizer(library.models.Unigram(vocabulary, unknown, byte_fallback=False))
+        tokenizer = library.Tokenizer(library.models.Unigram(vocabulary, unknown))
         charsmap = [library.normalizers.Precompiled(stored.charsmap)] if stored.charsmap else []
         tokenizer.normalizer = library.normalizers.Sequence(family.normalizers(library, folder, charsmap))
-        spaces = library.pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+        spaces = library.pre_tokenizers.Metaspace()
         splits_marks = family.may_split_marks and folder.get_bool("split_by_punct", False)
-        marks = [library.pre_tokenizers.Punctuation(behavior="isolated")] if splits_marks else []
+        marks = [library.pre_tokenizers.Punctuation()] if splits_marks else []
         tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([*marks, spaces])
-        tokenizer.decoder = library.decoders.Metaspace(replacement="▁", prepend_scheme="always")
+        tokenizer.decoder = library.decoders.Metaspace()
         add_tokens(tokenizer, library, stored, family, bool(folder.get_bool("do_lower_case", False)))
         single, pair = family.template
         ends = [(token, tokenizer.token_to_id(token)) for token in dict.fromkeys(single.replace(":0", "").split()[::2])]

@@ -199,6 +199,11 @@ class TestHostile:
         with pytest.raises(ValueError, match="it writes more than 4 characters"):
             render("{{ messages[0].content }}", QUESTION, {}, most=4)
 
+    def test_a_line_of_a_statement_alone_leaves_nothing(self):
+        """No line end after it and no space before it, as transformers sets Jinja."""
+        template = "a\n  {% for one in messages %}\n  {{ one.content }}\n  {% endfor %}\nb"
+        assert render(template, QUESTION, {})["text"] == "a\n  hello\nb"
+
     def test_a_chat_that_is_continued_from_an_empty_text(self):
         chat = [*QUESTION, {"role": "assistant", "content": ""}]
         assert render("{{ messages[1].content }}", chat, {})["text"] == ""

@@ -8,6 +8,7 @@ import pytest
 
 from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import DataError, FileError, UsageError
+from attnkit.tokenizers import files, huggingface
 from attnkit.tokenizers.huggingface import parse_tokenizer_json
 from tests.places import MODELS
 
@@ -65,6 +66,31 @@ def test_not_utf_8(tmp_path, file):
 def test_not_a_tokenizer_json(tmp_path, content, message):
     write(tmp_path, tokenizer_json=content)
     fails(tmp_path, f"tokenizer.json: {message}")
+
+
+@pytest.mark.parametrize("row", [7, [], [7, 0.0], ["a"], {"a": 0}])
+def test_a_row_of_a_unigram_model_that_is_no_piece(row, tmp_path):
+    write(tmp_path, tokenizer_json={"model": {"type": "Unigram", "unk_id": 0, "vocab": [row]}})
+    fails(tmp_path, "tokenizer.json: not a tokenizer.json: invalid ")
+
+
+def test_the_largest_id_is_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "LARGEST_ID", 9)
+    monkeypatch.setattr(huggingface, "LARGEST_ID", 9)
+    for id, size in ((9, 10), (10, None)):
+        vocabularies = {
+            "vocab_json": {"a": id},
+            "tokenizer_json": {"model": {"type": "WordLevel", "vocab": {"a": id}, "unk_token": "a"}},
+        }
+        for name, content in vocabularies.items():
+            place = tmp_path / f"{name}-{id}"
+            place.mkdir()
+            write(place, **{name: content})
+            if size:
+                assert len(open_tokenizer(str(place)).vocabulary) == size
+            else:
+                with pytest.raises(DataError, match=r"id 10 \(expected 0 to 9\)$"):
+                    _ = open_tokenizer(str(place)).vocabulary
 
 
 def test_an_id_out_of_reason(tmp_path):
@@ -152,10 +178,14 @@ def test_a_tokenizer_json_alone():
         parse_tokenizer_json(POINTER.decode(), "t.json")
 
 
-@pytest.mark.parametrize("escape", ["\\UFFFFFFFF", "\\ud800", "\\xZZ", "\\u12", "\\q"])
+@pytest.mark.parametrize("escape", ["\\UFFFFFFFF", "\\ud800", "\\uDFFF", "\\U00110000", "\\xZZ", "\\u12", "\\q"])
 def test_escapes_that_are_no_character(tmp_path, escape):
     (tmp_path / "vocab.yml").write_text(f'a: 0\n"b{escape}": 1\n')
     fails(tmp_path, "vocab.yml: line 2: escape .* is no character")
+
+
+def test_escapes_beside_those_that_are_none():
+    assert files.unescape_yaml(r"\uD7FF\uE000\U0010FFFF\0\x00") == "\ud7ff\ue000\U0010ffff\0\0"
 
 
 def test_every_escape_of_yaml(tmp_path):

@@ -217,7 +217,7 @@ class TestPairs:
     @pytest.mark.parametrize("family", ["qwen2", "qwen2_moe", "qwen3", "qwen3_moe"])
     def test_qwen_cuts_digits_one_by_one(self, tmp_path, family):
         """All of these have the tokenizer of Qwen2 in transformers."""
-        vocabulary = {"1": 0, "2": 1, "12": 2}
+        vocabulary = {"1": 0, "2": 1, "12": 2, "Ġ": 3}
         files = {"vocab_json": vocabulary, "merges_txt": "1 2\n"}
         assert open_tokenizer(folder(tmp_path / "a", **files)).encode("12").ids == [2]
         path = folder(tmp_path / "b", config_json={"model_type": family}, **files)
@@ -245,9 +245,16 @@ class TestPieces:
         assert tokenizer.truncate("the cat", None, len(whole)).ids == whole
         assert tokenizer.truncate("the cat", None, 3).ids == [*whole[:2], whole[-1]]
 
-    @pytest.mark.parametrize(("model", "first"), [("llama/tokenizer.model", ["<s>"]), ("t5/spiece.model", [])])
-    def test_t5_begins_a_text_if_asked_and_if_it_can(self, tmp_path, model, first):
-        path = folder(tmp_path, tokenizer_config_json={"add_bos_token": True})
+    @pytest.mark.parametrize(
+        ("model", "settings", "first"),
+        [
+            ("llama/tokenizer.model", {"add_bos_token": True}, ["<s>"]),
+            ("llama/tokenizer.model", {}, []),
+            ("t5/spiece.model", {"add_bos_token": True}, []),
+        ],
+    )
+    def test_t5_begins_a_text_if_asked_and_if_it_can(self, tmp_path, model, settings, first):
+        path = folder(tmp_path, tokenizer_config_json=settings)
         (tmp_path / "spiece.model").write_bytes((MODELS / model).read_bytes())
         assert open_tokenizer(path).encode("the").spellings == [*first, "▁the", "</s>"]
 
@@ -298,7 +305,9 @@ class TestPieces:
         path = folder(tmp_path, tokenizer_config_json=settings)
         (tmp_path / "tokenizer.model").write_bytes((MODELS / "llama" / "tokenizer.model").read_bytes())
         spellings = open_tokenizer(path).encode("漢").spellings
-        assert (spellings[0], spellings[-1]) == (first, "<0xA2>")  # no end, which add_eos_token would add
+        assert (spellings[0], spellings[-1]) == (first, "<0xA2>")  # no end, which add_eos_token adds
+        folder(tmp_path, tokenizer_config_json=settings | {"add_eos_token": True})
+        assert open_tokenizer(path).encode("漢").spellings == [*spellings, "</s>"]
 
     @pytest.mark.parametrize(("legacy", "prefix"), [(True, ["▁", "<0xE6>"]), (False, ["<0xE6>"])])
     def test_a_space_after_a_special_token(self, tmp_path, legacy, prefix):
@@ -331,11 +340,105 @@ class TestPieces:
 
 
 def test_a_tokenizer_of_sounds_has_words_and_files(tmp_path):
-    settings = {"tokenizer_class": "Wav2Vec2CTCTokenizer"}
-    path = folder(tmp_path, vocab_json={"a": 0}, tokenizer_config_json=settings)
+    files = {"config_json": {"model_type": "wav2vec2"}, "tokenizer_config_json": {"do_lower_case": True}}
+    path = folder(tmp_path, vocab_json={"<pad>": 0, "|": 1, "A": 2, "B": 4}, added_tokens_json={"C": 5}, **files)
     tokenizer = open_tokenizer(path)
-    assert tokenizer.vocabulary == ["a"]
+    assert tokenizer.vocabulary == ["<pad>", "|", "A", "", "B", "C"] and tokenizer.special == {"pad": 0}
+    assert tokenizer.decode([2, 2, 0, 2, 1, 1, 4, 3, 5, 6]) == "aa bc"  # 6 is the id of no label
     assert {f"{path}/vocab.json", f"{path}/tokenizer_config.json"} <= {*tokenizer.files}
+    with pytest.raises(UsageError, match="the labels of the frames of a sound are no tokens of a text"):
+        tokenizer.encode("a")
+
+
+THE = {"vocab_json": {"</s>": 0, "<unk>": 1, "▁the": 2}}
+
+
+@pytest.mark.parametrize(
+    ("family", "model", "files", "text"),
+    [
+        ("marian", "marian/source.spm", THE, "the<x>"),
+        ("m2m_100", "t5/spiece.model", THE, "the<x>"),
+        ("siglip", "t5/spiece.model", {}, "the<x>"),
+        ("t5", "t5/spiece.model", {}, "the"),
+        ("llama", "llama/tokenizer.model", {}, "the"),
+    ],
+)
+def test_decoded_text_has_the_added_tokens_of_some_classes_though_they_are_special(
+    family, model, files, text, tmp_path
+):
+    names = {"marian": "source.spm", "m2m_100": "sentencepiece.bpe.model", "llama": "tokenizer.model"}
+    (tmp_path / names.get(family, "spiece.model")).write_bytes((MODELS / model).read_bytes())
+    path = folder(tmp_path, config_json={"model_type": family}, **files)
+    size = len(open_tokenizer(path).vocabulary)
+    folder(tmp_path, tokenizer_config_json={"added_tokens_decoder": {size: {"content": "<x>", "special": True}}})
+    tokenizer = open_tokenizer(path)
+    assert tokenizer.vocabulary[size] == "<x>"
+    assert tokenizer.decode([tokenizer.vocabulary.index("▁the"), tokenizer.special["eos"], size]) == text
+
+
+@pytest.mark.parametrize(("vocabulary", "names"), [({}, ["</s>", "<i>"]), ({"a": 1}, ["", "a", "</s>", "<i>"])])
+def test_tokens_that_settings_name_alone_come_after_the_vocabulary(vocabulary, names, tmp_path):
+    settings = {"eos_token": "</s>", "image_token": "<i>"}
+    path = folder(tmp_path, vocab_json=vocabulary, tokenizer_config_json=settings)
+    assert open_tokenizer(path).vocabulary == names
+
+
+@pytest.mark.parametrize(
+    ("side", "settings", "names", "expected"),
+    [
+        ("source", {"separate_vocabs": True}, ("vocab.json", "target_vocab.json"), "vocab.json"),
+        ("target", {"separate_vocabs": True}, ("vocab.json", "target_vocab.json"), "target_vocab.json"),
+        ("target", {"separate_vocabs": False}, ("vocab.json", "target_vocab.json"), "vocab.json"),
+        ("target", {}, ("vocab.json", "target_vocab.json"), "vocab.json"),
+        ("source", {}, ("vocab.json", "vocab.yml"), "vocab.json"),
+        ("source", {}, ("model.src.vocab.yml",), "model.src.vocab.yml"),
+        ("source", {}, ("a.vocab.yml", "b.vocab.yml"), None),
+    ],
+)
+def test_the_file_with_the_ids_of_a_side(side, settings, names, expected, tmp_path):
+    for name in names:
+        (tmp_path / name).write_text("a: 0\n")
+    path = folder(tmp_path, tokenizer_config_json=settings)
+    assert TokenizerFolder(path, side).vocabulary_file == expected
+
+
+def library_file(added=(), **parts):
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
+    rows = [{"id": id, "content": content} | flags for content, id in added]
+    return {"added_tokens": rows, "model": {"type": "WordLevel", "vocab": {"a": 0, "A": 1}, "unk_token": "a"}} | parts
+
+
+def test_a_library_tokenizer_of_added_tokens_alone():
+    model = {"type": "BPE", "vocab": {}, "merges": []}
+    tokenizer = parse_tokenizer_json(json.dumps(library_file([("<a>", 0)], model=model)), "t.json")
+    assert tokenizer.vocabulary == ["<a>"] and tokenizer.encode("<a>").ids == [0]
+
+
+LOWER, BERT = {"type": "Lowercase"}, {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+BERT |= {"strip_accents": None, "lowercase": False}
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "settings", "text", "ids"),
+    [
+        ("BertTokenizer", {"normalizer": BERT}, {"do_lower_case": True}, "A", [0]),
+        ("BertTokenizer", {"normalizer": BERT}, {}, "A", [0]),
+        ("BertTokenizer", {}, {"do_lower_case": True}, "A", [1]),
+        ("BertTokenizer", {"normalizer": LOWER}, {"do_lower_case": False}, "A", [0]),
+        ("LlamaTokenizer", {"normalizer": BERT}, {"do_lower_case": True}, "A", [1]),
+        ("GPT2Tokenizer", {"pre_tokenizer": BYTES}, {"add_prefix_space": True}, "A", [2]),
+        ("GPT2Tokenizer", {"pre_tokenizer": BYTES | {"add_prefix_space": True}}, {}, "A", [1]),
+        ("LlamaTokenizer", {"pre_tokenizer": BYTES}, {"add_prefix_space": True}, "A", [1]),
+        ("GPT2Tokenizer", {}, {"add_prefix_space": True}, "A", [1]),
+    ],
+)
+def test_settings_of_a_class_count_where_its_tokenizer_json_has_that_part(name, parts, settings, text, ids, tmp_path):
+    """A class that lowercases has the normalizer of BERT; one that adds a space splits text to bytes."""
+    model = {"type": "WordLevel", "vocab": {"a": 0, "A": 1, "ĠA": 2}, "unk_token": "a"}
+    stated = {"tokenizer_class": name} | settings
+    path = folder(tmp_path, tokenizer_json=library_file(model=model, **parts), tokenizer_config_json=stated)
+    assert open_tokenizer(path).encode(text).ids == ids
 
 
 def test_a_place_is_that_of_the_text_and_a_word_begins_after_a_space():

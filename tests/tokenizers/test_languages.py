@@ -9,7 +9,8 @@ import pytest
 
 from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import DataError, UsageError
-from attnkit.tokenizers.languages import speak
+from attnkit.tokenizers.languages import find_language, speak
+from attnkit.tokenizers.tokens import Languages
 from tests.places import REFERENCES
 from tests.tokenizers.translation_folders import KINDS, write_folder
 
@@ -57,6 +58,10 @@ def test_without_a_language_it_is_that_of_the_folder_or_the_usual_one(opened, na
     assert speak(tokenizer, None, side).encode("le chat") == speak(tokenizer, language, side).encode("le chat")
 
 
+def test_a_text_ends_without_its_language_too(opened):
+    assert opened("m2m_100").encode("le chat").spellings[-1] == "</s>"
+
+
 def test_a_target_without_a_language_has_none(opened):
     tokenizer = opened("nllb", "target")
     assert speak(tokenizer, None, "target").encode("le chat").ids == [
@@ -70,6 +75,8 @@ def test_an_unknown_language_is_named_beside_some_known_ones(opened):
         speak(opened("mbart-50"), "en", "source")
     with pytest.raises(UsageError, match=r"no language 'xx' \(expected one of .* … \(100 in all\)\)"):
         speak(opened("m2m_100"), "xx", "target")
+    with pytest.raises(UsageError, match=r"no language 'xx' \(expected one of fr, en\)$"):
+        find_language(Languages({"fr": 7, "en": 8}, end=2), "xx")
     with pytest.raises(UsageError, match=r"--target-language: the tokenizer has no languages"):
         speak(opened("bart"), "en", "target")
 

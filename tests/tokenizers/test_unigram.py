@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 import attnkit
 from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import DataError
+from attnkit.tokenizers.files import check_charsmap
 from attnkit.tokenizers.unigram import read_sentencepiece
 from tests.tokenizers.spiece_folders import FILES, HERE, REFERENCES, model_bytes, write_folder
 
@@ -152,6 +153,16 @@ def test_a_special_token_in_lower_case_is_text(tmp_path):
     tokenizer = load(tmp_path, "deberta-v2", settings={"do_lower_case": True})
     assert tokenizer.encode("[SEP]").spellings == ["[CLS]", "[SEP]", "[SEP]"]
     assert tokenizer.encode("[sep]").spellings.count("[SEP]") == 1
+
+
+def test_white_space_that_no_charsmap_removes_stays_before_a_text_and_not_after_it(tmp_path):
+    made = load(tmp_path, "xlm-roberta", (HERE / "xlm-roberta.model").read_bytes())
+    wide, plain = made.encode("\u2003cat\u2003").ids, made.encode("cat").ids
+    assert len(wide) > len(plain) and made.encode("cat\u2003").ids == plain
+
+
+def test_the_label_of_the_first_unit_of_a_charsmap_is_any():
+    check_charsmap(charsmap([1]), "m.model")
 
 
 def test_a_charsmap_of_one_letter(tmp_path):

@@ -14,6 +14,10 @@ def test_a_word_that_occurs_again_is_the_same_string():
     assert first == "Straße" and dot == "." and first is again
 
 
+def test_a_token_in_brackets_is_one_word_if_something_is_in_them():
+    assert split_words("<s> a <> [x", ["<s>", "<>", "[x"]).spellings == ["<s>", "a", "<", ">", "[", "x"]
+
+
 def test_the_memory_of_a_long_text():
     """A token has 8 bytes in each list and in the ids; a string for each would be 51 bytes more."""
     text = "ab cd " * (COUNT // 2)
