@@ -166,18 +166,28 @@ NO_DEFAULT = {  # keys that a file states or that count as absent, whatever valu
     "num_key_value_heads": "as many as heads; the shapes of the weights refuse another number",
     "begin_suppress_tokens": "as special tokens: those of a file that states some",
 }
+OWN_TOKENS: dict[str, set[str]] = {  # families with special tokens in files that state none -> those without
+    **{family: set() for family in ("bart", "hubert", "m2m_100", "mbart", "mt5", "t5", "wav2vec2")},
+    "marian": {"forced_eos_token_id", "pad_token_id"},
+    "whisper": {"bos_token_id"},
+    **{family: {"bos_token_id"} for family in ("clip_text_model", "siglip_text_model")},
+}
 
 
-@pytest.mark.parametrize("family", [family for family in KEYS if family not in ("clip", "siglip", "gemma3")])
-def test_a_missing_key_has_the_value_of_the_class_or_is_required(family: str) -> None:
-    raw = FULL[f"{family} 5.23.0"]
+@pytest.mark.parametrize("name", [name for name in FULL if name.split()[0] not in ("clip", "siglip", "gemma3")])
+def test_a_missing_key_has_the_value_of_the_class_or_is_required(name: str) -> None:
+    """Older files state some keys that newer ones do not have, or have in an object."""
+    raw, family = FULL[name], name.split()[0]
     reader, required = ConfigReader(raw, family), set()
     config, shapes = (
         read_family(import_family(reader), reader, AllTensors("", [], {}))[0],
         published_tensors(raw).shapes,
     )
-    for key in raw.keys() & {*reader.values.reads} - NO_DEFAULT.keys() - {"model_type"}:
-        if key.endswith("_token_id"):
+    newer = FULL[f"{family} 5.23.0"].keys() if raw is not FULL[f"{family} 5.23.0"] else set()
+    for key in raw.keys() & {*reader.values.reads} - NO_DEFAULT.keys() - {"model_type"} - newer:
+        if key.endswith("_token_id") and (family not in OWN_TOKENS or key in OWN_TOKENS[family]):
+            continue
+        if (family, key, raw[key]) == ("cohere", "rope_theta", 1e4):  # 5e5 since version 5
             continue
         try:
             rest = {name: value for name, value in raw.items() if name != key}
@@ -207,6 +217,70 @@ def test_a_number_out_of_range_is_one_error(value: Any, most: int, expected: str
     with pytest.raises(DataError, match=rf"^c\.json: n is .* \(expected a whole number {expected}\)$"):
         reader.get_int("n", most=most)
     assert ConfigReader({"n": most}, "c.json").get_int("n", most=most) == most
+
+
+# tensors that a key adds
+
+QKV, BOTH = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("weight", "bias")
+
+
+def biases(*layers: str) -> tuple[str, ...]:
+    return tuple(f"{layer}.bias" for layer in layers)
+
+
+SWITCHES: list[tuple[str, str, tuple[str, ...]]] = [  # families, key -> the ends of the names that it adds where true
+    ("cohere cohere2 gemma gemma2 gemma3_text gpt_oss granite llama olmo olmo2 olmo3 olmoe qwen3 qwen3_moe smollm3",
+     "attention_bias", biases(*QKV, "self_attn.o_proj")),
+    ("granite llama smollm3", "mlp_bias", biases("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")),
+    ("qwen2_moe", "qkv_bias", biases(*QKV)),
+    ("stablelm", "use_qkv_bias", biases(*QKV)),
+    ("deepseek_v2", "attention_bias", biases("self_attn.kv_a_proj_with_mqa", "self_attn.o_proj")),
+    ("deepseek_v3", "attention_bias",
+     biases("self_attn.kv_a_proj_with_mqa", "self_attn.o_proj", "self_attn.q_a_proj")),
+    ("falcon", "bias", biases("mlp.dense_4h_to_h", "mlp.dense_h_to_4h", "attention.dense", "query_key_value")),
+    ("gpt_neox", "attention_bias", biases("attention.dense", "attention.query_key_value")),
+    ("opt", "enable_bias", biases("fc1", "fc2", *QKV, "self_attn.out_proj")),
+    ("modernbert", "attention_bias", biases("attn.Wo", "attn.Wqkv")),
+    ("modernbert", "mlp_bias", biases("mlp.Wi", "mlp.Wo")),
+    ("modernbert", "classifier_bias", biases("head.dense")),
+    ("modernbert", "decoder_bias", ("decoder.bias",)),
+    ("modernbert", "norm_bias", biases("head.norm", "embeddings.norm", "final_norm", "attn_norm", "mlp_norm")),
+    ("dinov2 dinov2_with_registers vit", "qkv_bias", biases("attention.key", "attention.query", "attention.value")),
+    ("dinov3_vit", "query_bias", biases("attention.q_proj")),
+    ("dinov3_vit", "key_bias", biases("attention.k_proj")),
+    ("dinov3_vit", "value_bias", biases("attention.v_proj")),
+    ("dinov3_vit", "proj_bias", biases("attention.o_proj")),
+    ("dinov3_vit", "mlp_bias", biases("mlp.up_proj", "mlp.down_proj")),
+    ("dinov3_vit", "use_gated_mlp", tuple(f"mlp.gate_proj.{one}" for one in BOTH)),
+    ("hubert wav2vec2", "conv_bias", ("conv.bias",)),
+    ("transformer", "bias", (
+        "in_proj_bias", *biases("linear1", "linear2", "out_proj", "norm", "norm1", "norm2", "norm3"))),
+    ("cohere", "use_qk_norm", ("k_norm.weight", "q_norm.weight")),
+    ("phi", "qk_layernorm", tuple(f"{letter}_layernorm.{one}" for letter in "kq" for one in BOTH)),
+    ("stablelm", "qk_layernorm", ("k_layernorm.norms.N.weight", "q_layernorm.norms.N.weight")),
+    ("siglip_vision_model", "vision_use_head", ("probe", "in_proj_weight", "in_proj_bias",
+     *(f"head.{name}.{one}" for name in ("attention.out_proj", "layernorm", "mlp.fc1", "mlp.fc2") for one in BOTH))),
+]  # fmt: skip
+
+
+def tensor_names(family: str, **changes: Any) -> set[str]:
+    """The published names of the tensors of a family, with N as the number of a layer."""
+    drawn = [one["config"] for one in DRAWN.values() if one["config"]["model_type"] == family]
+    raw = config_of(family) if family in CONFIGURED else drawn[0] if drawn else FULL[f"{family} 5.23.0"]
+    return {re.sub(r"\.\d+\.", ".N.", name) for name in published_tensors(raw | changes).shapes}
+
+
+@pytest.mark.parametrize(("family", "key", "ends"), [
+    (family, key, ends) for families, key, ends in SWITCHES for family in families.split()
+])  # fmt: skip
+def test_a_key_adds_the_tensors_that_it_adds_in_transformers(family: str, key: str, ends: tuple[str, ...]) -> None:
+    without = tensor_names(family, **{key: False})
+    added = tensor_names(family, **{key: True}) - without
+    assert all(name.endswith(ends) for name in added)
+    assert [end for end in ends if not any(name.endswith(end) for name in added)] == []
+    # no other layer of that name is left without one
+    named = {end.removesuffix(".bias") + ".weight" for end in ends if end.endswith(".bias")}
+    assert all(name.removesuffix("weight") + "bias" in added for name in without if name.endswith(tuple(named)))
 
 
 OF_IMAGES = ("dinov2", "dinov2_with_registers", "dinov3_vit", "siglip_vision_model", "vit")

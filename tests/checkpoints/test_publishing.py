@@ -1,43 +1,57 @@
 """The inverse of reading a folder: published names and shapes from a configuration, tensors from parameters."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from attnkit import model
-from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.publishing import assemble_checkpoint, publish_parameters, published_tensors
 from attnkit.errors import DataError
-from tests.places import MODELS
+from tests.registry import drawn_names, open_model, place_of
 
 FOLDERS = ["gpt2", "gpt2-scaled", "llama", "llama3", "mistral", "qwen2", "marian", "bert-mlm", "t5", "t5-gated",
            "transformer", "transformer-prenorm", "roberta", "xlm-roberta", "distilbert", "albert",
            "electra", "mpnet", "modernbert", "deberta-v3"]  # fmt: skip
+RENAMED = {
+    "dinov3",
+    "dinov3-gated",
+    "clip",
+    "clip-old",
+    "siglip",
+    "siglip-wide",
+    "waves/hubert",
+    "bart-bare",
+}  # prefixes
+PUBLISHED = [*FOLDERS, *(name for kind in ("decoders", "vision", "sounds", "waves", "translators")
+                         for name in drawn_names(kind) if name not in RENAMED)]  # fmt: skip
 
 
 def stored(folder):
-    checkpoint = open_checkpoint(str(MODELS / folder))
+    checkpoint = open_model(folder)
     return checkpoint, {name: checkpoint.tensor(name) for name in checkpoint.tensors()}
 
 
 def config_of(folder):
-    return json.loads((MODELS / folder / "config.json").read_text())
+    return json.loads(Path(place_of(folder), "config.json").read_text())
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("folder", PUBLISHED)
 def test_names_and_shapes_are_the_published_ones(folder):
     checkpoint, tensors = stored(folder)
     used = {name: array.shape for name, array in tensors.items() if name not in checkpoint.params.unused()}
     assert published_tensors(config_of(folder)).shapes == used
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("folder", PUBLISHED)
 def test_parameters_become_the_tensors_that_they_were_read_from(folder):
     checkpoint, tensors = stored(folder)
     table = published_tensors(config_of(folder))
+    rounding = 2.0**-22 if folder.startswith("gemma") else 0  # the stored gains are less by 1 than those of the model
     for name, array in publish_parameters(table, checkpoint.params).items():
-        np.testing.assert_array_equal(array, tensors[name], err_msg=name, strict=True)
+        assert array.dtype == tensors[name].dtype
+        np.testing.assert_allclose(array, tensors[name], rtol=0, atol=rounding, err_msg=name)
 
 
 @pytest.mark.parametrize("folder", ["gpt2", "t5", "bert-mlm"])
