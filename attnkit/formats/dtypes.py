@@ -81,9 +81,9 @@ def byte_count(shape: tuple[int, ...], itemsize: int) -> int:
     96
     """
     check_empty(shape)
-    if math.prod(size or 1 for size in shape) * itemsize >= 2**63:  # NumPy wants this even of empty arrays
-        raise DataError(f"shape {str(shape)[:80]} too large")
     count = math.prod(shape) * itemsize
+    if count >= 2**63:
+        raise DataError(f"shape {str(shape)[:80]} too large")
     check_memory(count, f"shape {str(shape)[:80]}")
     return count
 

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from attnkit.display import TensorView
 from attnkit.display.cells import format_cells, tensor_cells
 from attnkit.errors import DataError
-from attnkit.formats import Record, Source, memory, open_source, read
+from attnkit.formats import Record, Source, csv, memory, open_source, read
 from attnkit.records import AXES, Tensor
 from tests import process
 
@@ -230,3 +230,47 @@ def test_a_blank_beside_a_comma_is_no_separator(text, x, labels):
 def test_decimal_commas_between_blanks_give_no_half_result():
     run = process.run("show", stdin=b"1,5 2,5\n3 4\n")
     assert (run.code, run.out) == (3, b"") and run.err.endswith("tr , . < FILE replaces decimal commas\n")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "dtype"),
+    [
+        ([0, 2**64 - 1], "uint64"),
+        ([-1, 2**63], "float64"),
+        ([-1, 5, 2**63, 2**63], "float64"),
+        ([-1, 2**63 - 1], "int64"),
+    ],
+)
+def test_whole_numbers_of_several_blocks_have_one_dtype(numbers, dtype, monkeypatch):
+    """Each block is of int64 if it can be, else of uint64."""
+    monkeypatch.setattr(csv, "BLOCK", len(numbers))  # fields, of which a row has two
+    found = parse("\n".join(f"{number} {number}" for number in numbers))["x"]
+    assert found.dtype == dtype and found.tolist() == [[number] * 2 for number in np.array(numbers, dtype).tolist()]
+
+
+@pytest.mark.parametrize(("text", "is_one"), [
+    ("x y\n1 2\n3 4\n", True), ("x y\n1 2\n--- ---\n", False), ("x, y\n1, 2\n---\n", False),
+    ("x y\n7\n", False), ("x, y\n7\n", False), ("x\n7\n", True), ("token\n7\n", True), ("token\n", False),
+    ("token 0\n", True), ("x 0 1\n", True), ("x 0 a\n", False), ("the cat\n1 sat\n", False),
+])  # fmt: skip
+def test_what_is_a_table(text, is_one):
+    """A line of rules below the first row is that of a table for people; prose has no row of numbers."""
+    assert csv.is_table(Source.of(text.encode())) is is_one
+
+
+@pytest.mark.parametrize(("text", "problem"), [
+    ("1,2\n3,4\nx,5\n", "line 3 column 1: 'x' is not a number"),
+    ("1,2\n3,\n", "line 2 column 3: empty, expected a number"),
+    ("1,2\n3," + "x" * 40, f"line 2 column 3: '{'x' * 40}' is not a number"),
+    ("1,2\n3," + "x" * 41, f"line 2 column 3: '{'x' * 40}…' is not a number"),
+])  # fmt: skip
+def test_the_place_of_what_is_no_number(text, problem):
+    with pytest.raises(DataError) as caught:
+        parse(text)
+    assert str(caught.value).startswith(f"<memory>: {problem}")
+
+
+def test_the_labels_of_a_batch_of_one_text():
+    record = parse("batch,token,token_label,value\n0,0,The,1\n0,1,cat,2\n")
+    assert record["value" if "value" in record else "x"].tolist() == [[1, 2]]
+    assert record.labels == {"token": ["The", "cat"]}

@@ -287,3 +287,32 @@ def test_a_file_of_an_unknown_suffix_is_not_written(tmp_path):
     assert not os.path.exists(path)
     formats.save(SMALL, str(tmp_path / "without"))
     assert (tmp_path / "without").read_bytes().startswith(b'{"tensors"')
+
+
+def test_a_name_is_cut_before_a_character(monkeypatch):
+    """The name of a temporary file is as long as that of the file, or 32 bytes; its own ending has 17."""
+    monkeypatch.setattr(os, "urandom", bytes)
+    ending = ".attnkit-00000000"
+    for name, kept in (("é" * 17 + "a", "é" * 8), ("é" * 17, "é" * 8), ("a" * 40, "a" * 22), ("a", "a")):
+        assert atomic._temporary_name(f"/f/{name}") == f"/f/.{kept}{ending}"
+
+
+def test_a_file_that_may_not_be_written_is_not_replaced(tmp_path, monkeypatch):
+    path = tmp_path / "x.json"
+    path.write_text("[1]")
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    with pytest.raises(FileError, match=r"cannot write .*x\.json: Permission denied$"), Sink(str(path)):
+        pass
+    assert path.read_text() == "[1]" and [*tmp_path.iterdir()] == [path]
+
+
+def test_a_byte_in_a_pipe_is_there_before_the_next():
+    end, start = os.pipe()
+    os.write(start, b"x")
+    with Source(end, "pipe") as source:
+        assert source.peek_available(5) == b"x" and source.read_available() == b"x"
+        os.write(start, b"yz")
+        assert source.peek(2) == b"yz"
+        ahead = source.read_uint8(1)  # not copied, as what is ahead is enough
+        assert ahead.tolist() == [121] and not ahead.flags.owndata
+    os.close(start)

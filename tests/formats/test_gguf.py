@@ -298,3 +298,17 @@ def test_parts_that_do_not_fit(tmp_path):
     renamed = first.rename(tmp_path / "m.gguf")
     with pytest.raises(DataError, match="one of 2 parts, but its name does not say so"):
         gguf.open_gguf(str(renamed))
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (pack_gguf(counts=(0, 9)), "metadata: truncated: 9 keys, 8 bytes are left"),
+        (pack_gguf(counts=(9, 0)), "truncated: 9 tensors, 8 bytes are left"),
+        (pack_gguf({"k": struct.pack("<IIQ", 9, 8, 9)}), "metadata: key 'k': truncated: 9 strings, 15 bytes are left"),
+    ],
+)
+def test_more_than_the_bytes_that_are_left_can_hold(data, problem):
+    with pytest.raises(DataError) as caught:
+        gguf.read_header(memoryview(data))
+    assert str(caught.value).startswith(problem)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from attnkit.errors import DataError
 from attnkit.formats import Record, Source, encode, json_text, read
+from attnkit.records import Tensor
 
 BOM = b"\xef\xbb\xbf"
 
@@ -286,3 +287,54 @@ def test_documents_end_where_they_end_however_the_text_arrives(text):
     whole = list(json_text.Documents(partial(next, iter([text]), b"")))
     single = list(json_text.Documents(partial(next, iter([text[at : at + 1] for at in range(len(text))]), b"")))
     assert [(one.text, one.place) for one in whole] == [(one.text, one.place) for one in single]
+
+
+def test_an_object_of_names_is_a_record_where_it_is_asked_for():
+    """Its numbers are exact too: as doubles these would be 2**53 and 2**64."""
+    text = f'{{"w": [[1, {2**53 + 1}]], "b": {{"data": [{2**64 - 1}], "dtype": "uint64"}}}}'.encode()
+    [record] = read(Source.of(text), maps=True)
+    assert [*record] == ["w", "b"] and record["w"].tolist() == [[1, 2**53 + 1]]
+    assert record["b"].tolist() == [2**64 - 1]
+    with pytest.raises(DataError, match='unknown key "w"'):
+        list(read(Source.of(text)))
+
+
+@pytest.mark.parametrize(("text", "problem"), [
+    (f"[1, {2**64}]", rf"element \[1\] is {2**64}, outside int64"),
+    (f"[{2**63}]", rf"element \[0\] is {2**63}, outside int64"),
+    (tensor("[1]", dtype="x" * 60), f'dtype "?\'?{"x" * 40}"?\'? '),
+    (f"[1, {'x' * 60}]", f"line 1 column 5: .*{'x' * 40}"),
+])  # fmt: skip
+def test_errors_of_large_numbers_and_of_long_words(text, problem):
+    with pytest.raises(DataError, match=problem) as caught:
+        records(text)
+    assert "x" * 41 not in str(caught.value)
+
+
+def test_an_indented_record_by_hand():
+    entry = {"command": "attnkit mask"}
+    record = Record({"x": Tensor(np.array([[1, 2], [3, 4]]), ("a", "b"))}, {"a": ["p", "q"]}, [entry, entry])
+    assert (
+        b"".join(encode(record, "json", indent=True)).decode()
+        == """{
+  "tensors": {
+    "x": {
+      "dtype": "int64",
+      "shape": [2,2],
+      "axes": ["a","b"],
+      "data": [
+        [1, 2],
+        [3, 4]
+      ]
+    }
+  },
+  "labels": {
+    "a": ["p","q"]
+  },
+  "history": [
+    {"command":"attnkit mask"},
+    {"command":"attnkit mask"}
+  ]
+}
+"""
+    )

@@ -96,3 +96,11 @@ def test_a_huge_header_is_refused_without_reading_it():
     source = Endless.of(b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(100))
     with pytest.raises(DataError, match="too large"):
         list(read(source))
+
+
+def test_a_header_that_is_none_is_cut_in_the_error():
+    for text in ("x" * 40, "x" * 41, "\x1b[" + "x" * 60):
+        data = b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text.encode()
+        with pytest.raises(DataError) as caught:
+            arrays(data)
+        assert str(caught.value).endswith(f"bad NPY header: {text.replace(chr(27), '')[:40]}")

@@ -397,3 +397,26 @@ def test_damage_in_a_mapped_file_is_found_when_its_tensor_is_read(tmp_path):
     mapped = npz.map_tensors(str(path))
     with pytest.raises(DataError, match=r"member 'x\.npy': damaged"):
         mapped.tensor("x")
+
+
+WIDE = (1 << 32) - 1
+
+
+@pytest.mark.parametrize(
+    ("extra", "values"),
+    [
+        (struct.pack("<2HQQ", 1, 16, 7, 8), [7, 8, 5]),
+        (struct.pack("<2H2s2HQQ", 9, 2, b"xy", 1, 16, 7, 8), [7, 8, 5]),
+        (struct.pack("<2HQ", 1, 8, 7), [7, WIDE, 5]),
+        (struct.pack("<2H2s", 9, 2, b"xy"), [WIDE, WIDE, 5]),
+        (b"\1\0\0", [WIDE, WIDE, 5]),
+        (struct.pack("<2H", 1, 0), [WIDE, WIDE, 5]),
+        (struct.pack("<2HQ", 1, 9, 7), None),
+    ],
+)
+def test_wide_sizes_are_those_of_the_extra_field(extra, values):
+    if values is None:
+        with pytest.raises(DataError, match="an extra field does not fit"):
+            zip._apply_zip64(extra, [WIDE, WIDE, 5])
+    else:
+        assert zip._apply_zip64(extra, [WIDE, WIDE, 5]) == values

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from attnkit.errors import DataError
-from attnkit.formats import Source, picture, read
+from attnkit.formats import Source, memory, picture, read
 from tests.places import arrays
 
 TRANSPARENT = arrays("transparency")
@@ -102,3 +102,22 @@ def test_files_that_are_refused():
         pixels_of(pack_png(9500, 9400, 8, 2, b""))
     with pytest.raises(DataError, match=r"^in\.png: greys of 16 bits"):
         pixels_of(pack_png(1, 1, 16, 0, b"\0\1\2"))
+
+
+def test_the_most_pixels_and_what_memory_they_take(monkeypatch):
+    whole = file_of(PIXELS[:2, :, :3])
+    monkeypatch.setattr(memory, "physical_memory", lambda: 64)  # 8 bytes a pixel
+    monkeypatch.setattr(picture, "MOST_PIXELS", 8)
+    assert pixels_of(whole).shape == (2, 4, 3)
+    monkeypatch.setattr(memory, "physical_memory", lambda: 63)
+    with pytest.raises(DataError, match=r"a picture of 4x2 pixels needs 64 B"):
+        pixels_of(whole)
+    monkeypatch.setattr(picture, "MOST_PIXELS", 7)
+    with pytest.raises(DataError, match=r"4x2 pixels \(expected at most 7 pixels\)"):
+        pixels_of(whole)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_bands_of_rows_are_the_whole(rows, monkeypatch):
+    monkeypatch.setattr(picture, "BAND", rows * 4)
+    np.testing.assert_array_equal(pixels_of(file_of(PIXELS[..., :3])), PIXELS[..., :3])

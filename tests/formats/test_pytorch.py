@@ -13,7 +13,7 @@ import pytest
 from attnkit.errors import AttnkitError, DataError
 from attnkit.formats import Source, encode, load, pytorch, read
 from attnkit.formats.pickle_reader import OPERATIONS, REFUSED, Names, read_pickle
-from tests.faults.bad_pytorch import BAD, DATA, FOLDER, STATE, TRAPS, archive, call, raw, storage, tensor
+from tests.faults.bad_pytorch import BAD, DATA, FOLDER, LEGACY, STATE, TRAPS, archive, call, op, raw, storage, tensor
 
 FILES = ("state.bin", "protocol4.bin", "legacy.bin")
 EXPECTED = dict(np.load(FOLDER / "expected.npz"))
@@ -171,3 +171,58 @@ def test_every_opcode_is_read_or_has_a_name():
     codes = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes}
     assert {code: codes[code] for code in REFUSED} == REFUSED
     assert {*OPERATIONS} | {*REFUSED} | {ord(".")} == {*codes} and not {*OPERATIONS} & {*REFUSED}
+
+
+STORED = pytorch.Storage("0", "float32", 24)
+
+
+@pytest.mark.parametrize(
+    ("more", "is_read"),
+    [((), True), ((None,), True), ((pytorch.Dict([]),), True), ((None, None), False), ((1,), False)],
+)
+def test_a_tensor_of_a_stated_dtype(more, is_read):
+    arguments = (STORED, 1, (2,), (1,), False, pytorch.Dict([]), "float32", *more)
+    if is_read:
+        assert pytorch.rebuild_typed(arguments)[1:] == ("float32", 1, (2,), (1,))
+    else:
+        with pytest.raises(DataError):
+            pytorch.rebuild_typed(arguments)
+
+
+@pytest.mark.parametrize(("axes", "is_read"), [(64, True), (65, False)])
+def test_the_most_axes_of_a_tensor(axes, is_read):
+    data = archive({"w": tensor((1,) * axes, (1,) * axes)})
+    if is_read:
+        assert pytorch.read_archive(Source.of(data), pytorch.read_member)[0]["w"].shape == (1,) * axes
+    else:
+        with pytest.raises(DataError, match="no tuple of at most 64"):
+            list(read(Source.of(data)))
+
+
+def test_what_is_no_tensor_is_left_out_where_it_may_be():
+    view = pytorch.View(STORED, "float32", 0, (6,), (1,))
+    value = pytorch.Dict([("a", None), ("b", 3), ("c", view), ("d", "x"), ("e", [True, 0.5, view])])
+    assert pytorch.flatten(value, skips_others=True) == {"c": view, "e.2": view}
+    with pytest.raises(DataError, match="'a' is a NoneType, not a tensor"):
+        pytorch.flatten(value)
+
+
+def test_a_pickle_longer_than_any_is_cut(monkeypatch):
+    monkeypatch.setattr("attnkit.formats.pickle_reader.LONGEST", 8)
+    text = b"\x80\x02X\1\0\0\0a"
+    with pytest.raises(DataError, match=r"^longer than 8 bytes$"):
+        read_pickle(text + b".", Names({}, str))
+    monkeypatch.setattr("attnkit.formats.pickle_reader.LONGEST", 9)
+    assert read_pickle(text + b".", Names({}, str)) == ("a", 9)
+
+
+@pytest.mark.parametrize("change", [lambda keys: [*keys[1:], 7], lambda keys: keys[1:], lambda keys: "".join(keys)])
+def test_an_older_file_names_its_storages(change):
+    """The names are a list after the pickles of the protocol, of the machine and of the tensors."""
+    at = 15
+    for _ in range(3):
+        at += read_pickle(LEGACY[at:], pytorch.torch_names({}))[1]
+    keys, length = read_pickle(LEGACY[at:], Names({}, str))
+    data = LEGACY[:at] + b"\x80\x02" + op(change(keys)) + b"." + LEGACY[at + length :]
+    with pytest.raises(DataError, match="its storages are not those of its tensors"):
+        list(read(Source.of(data)))

@@ -3,6 +3,7 @@
 import gzip
 import os
 import pickle
+import struct
 import subprocess
 import sys
 
@@ -74,3 +75,19 @@ def test_only_the_format_in_use_is_imported():
     ours = "import attnkit.formats as t; t.read(t.Source.of(b'\\x93NUMPY'))"
     printed = [subprocess.check_output([sys.executable, "-c", s + report]) for s in (ours, "import numpy")]
     assert printed[0] == printed[1]
+
+
+@pytest.mark.parametrize(("data", "format"), [
+    (struct.pack("<Q", 10**9) + b"{", "safetensors"), (struct.pack("<Q", 10**8) + b"x", "safetensors"),
+    (b"PK\3\4" + bytes(22) + struct.pack("<HH", 47, 0) + b"a" * 47, "npz"),  # 47 is the code of a slash
+    (b"PK\3\4" + bytes(22) + struct.pack("<HH", 6, 0) + b"a/data", "pytorch"),
+    (b"PK\3\4" + bytes(22) + struct.pack("<HH", 7, 0) + b"a/b.npy", "npz"),
+    (b"PK\3\4" + bytes(22) + struct.pack("<HH", 1, 2) + b"aa/", "npz"),  # the name ends before it
+])  # fmt: skip
+def test_the_format_by_the_bytes_of_the_head(data, format):
+    assert read(Source.of(data)).source == format
+
+
+def test_a_header_longer_than_any_is_none():
+    with pytest.raises(DataError, match=r"^<memory>: not a tensor file$"):
+        read(Source.of(struct.pack("<Q", 10**8 + 1) + b"x" + bytes(9)))

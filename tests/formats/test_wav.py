@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attnkit.errors import DataError
-from attnkit.formats import Source, read
+from attnkit.formats import Source, memory, read, sound
 from tests.faults.bad_wav import BAD, WHOLE
 from tests.sound_files import pack_wav
 
@@ -108,3 +108,14 @@ def test_every_cut_is_refused():
     for count in range(4, len(WHOLE)):
         with pytest.raises(DataError):
             samples(WHOLE[:count])
+
+
+def test_the_memory_that_samples_take(monkeypatch, tmp_path):
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "x.flac", np.zeros((10, 2)), 8000)
+    data = (tmp_path / "x.flac").read_bytes()
+    monkeypatch.setattr(memory, "physical_memory", lambda: 80)
+    assert next(iter(sound.read(Source.of(data))))["x"].shape == (2, 10)
+    monkeypatch.setattr(memory, "physical_memory", lambda: 79)
+    with pytest.raises(DataError, match="a sound of 20 samples needs 80 B"):
+        list(sound.read(Source.of(data)))
