@@ -478,11 +478,10 @@ def find_published(
     change = architecture.change_of(whole, pattern)
     for mark, key in (("{h}", "attention.head_count"), ("{e}", "expert_count")):
         if mark in published:
-            rows, most = file.entries[name][1][:1], file.get_int(key)
-            if not rows or rows[0] > most:
-                shape = file.entries[name][1]
+            shape, most = file.entries[name][1], file.get_int(key)
+            if not shape or shape[0] > most:
                 raise DataError(f"tensor {name[:100]!r} has shape {shape} (expected at most {most} rows, by {key})")
-            return {published.replace(mark, str(row)): Restored(name, row=row) for row in range(rows[0])}
+            return {published.replace(mark, str(row)): Restored(name, row=row) for row in range(shape[0])}
     return {published: Restored(name, change, other=change.other.replace("{n}", layer) if change else "")}
 
 

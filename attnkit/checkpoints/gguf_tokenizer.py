@@ -353,7 +353,7 @@ class GgufFolder(TokenizerFolder):
         trainer = write_number(3, algorithm) + write_number(35, has_bytes) + write_number(40, unknown)
         has_prefix = self.get("add_space_prefix", FLAG) is not False
         is_trimmed = self.get("remove_extra_whitespaces", FLAG) is True
-        normalizer = write_number(3, has_prefix) + write_number(4, is_trimmed) + write_number(5, True)
+        normalizer = write_number(3, has_prefix) + write_number(4, is_trimmed)
         charsmap = self.get("precompiled_charsmap", WHOLES)
         if charsmap is not None:
             normalizer += write_bytes(2, charsmap.astype(np.uint8).tobytes())

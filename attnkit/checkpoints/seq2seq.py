@@ -38,8 +38,9 @@ def recurrent_stack(
 ) -> RecurrentStack:
     """A stack of recurrent layers as a StackConfig.
 
-    >>> recurrent_stack("gru", 8, (16, 16), 100, is_bidirectional=True).output_width(1)
-    32
+    >>> stack = recurrent_stack("gru", 8, (4, 16), 100, is_bidirectional=True)
+    >>> stack.hidden, stack.head_dim, stack.output_width(1)
+    (16, 32, 32)
     """
     width = widths[-1] * (2 if is_bidirectional else 1)
     return RecurrentStack(

@@ -201,7 +201,7 @@ def load_wordpiece(folder: TokenizerFolder) -> Tokenizer:
         tokenizer = library.Tokenizer(library.models.WordPiece(vocabulary, unk_token=tokens["unk"]))
         tokenizer.normalizer = make_bert_normalizer(library, folder)
         tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
-        tokenizer.decoder = library.decoders.WordPiece(prefix="##")
+        tokenizer.decoder = library.decoders.WordPiece()
         tokenizer.post_processor = library.processors.TemplateProcessing(
             single=[f"{cls}:0", "$A:0", f"{sep}:0"],
             pair=[f"{cls}:0", "$A:0", f"{sep}:0", "$B:1", f"{sep}:1"],
@@ -352,7 +352,7 @@ def wrap_tokenizer(tokenizer: Any, name: str, folder: TokenizerFolder | None) ->
 
     def decode(ids: Sequence[int]) -> str:
         with call_library("cannot decode the ids", name):
-            text = tokenizer.decode([int(id) for id in ids], skip_special_tokens=True)
+            text = tokenizer.decode([int(id) for id in ids])
         return clean_up(text) if cleans_up else text
 
     def list_vocabulary() -> list[str]:

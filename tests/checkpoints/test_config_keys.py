@@ -7,6 +7,7 @@ code reads: make_keys.py.
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -200,6 +201,29 @@ def test_a_missing_key_has_the_value_of_the_class_or_is_required(name: str) -> N
             if len(shapes) < MANY:
                 assert published_tensors(rest).shapes == shapes, key
     assert len(required) <= 9 and not any("eps" in key or "theta" in key for key in required)
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_a_missing_token_changes_nothing_else(name: str) -> None:
+    raw = FULL[name]
+    if raw["model_type"] in ("clip", "siglip", "gemma3"):
+        return
+    config = configuration(raw)
+    without = configuration({key: value for key, value in raw.items() if not key.endswith("_token_id")})
+    assert replace(without, special=config.special) == config
+
+
+LONGEST = {name: reads["longest text"] for name in FAMILIES if (reads := fact_of(name, "FIELDS")).get("longest text")}
+
+
+@pytest.mark.parametrize("family", [family for family in LONGEST if f"{family} 5.23.0" in FULL])
+def test_the_longest_text_is_what_the_file_states(family: str) -> None:
+    raw = FULL[f"{family} 5.23.0"]
+    key = next((key for key in LONGEST[family].split() if key in raw), None)
+    if key is None or family in ("clip", "siglip", "gemma3"):
+        return
+    first, second = (configuration(raw, **{key: size}).positions.size for size in (100, 107))
+    assert second - first in (7, 0) and (second > first or configuration(raw).positions.size == first)
 
 
 @pytest.mark.parametrize(
@@ -612,3 +636,72 @@ def test_the_keys_of_published_cohere_2_are_read() -> None:
 def test_the_norms_of_olmo_have_an_epsilon_of_their_own() -> None:
     """transformers normalizes OLMo without parameters by 1e-5, whatever rms_norm_eps the file states."""
     assert read(DRAWN["olmo"]["config"] | {"rms_norm_eps": 0.25}).config.eps == 1e-5
+
+
+@pytest.mark.parametrize(("name", "changes", "problem"), [
+    ("deberta-v2 5.23.0", {"relative_attention": True, "position_buckets": 1, "max_relative_positions": 5}, "too few"),
+    ("deberta-v2 5.23.0", {"relative_attention": True, "position_buckets": 8, "max_relative_positions": 5}, "too many"),
+    ("deberta-v2 5.23.0", {"relative_attention": True, "position_buckets": 2, "max_relative_positions": 5}, ""),
+    ("deberta-v2 5.23.0", {"relative_attention": True, "position_buckets": 7, "max_relative_positions": 5}, ""),
+    ("deepseek_v3", {"n_group": 3, "n_routed_experts": 8}, "n_group 3 and topk_group"),
+    ("deepseek_v3", {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 5}, "n_group 4 and"),
+    ("deepseek_v3", {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 4}, ""),
+    ("deepseek_v3", {"n_routed_experts": 1 << 20}, "n_routed_experts is "),
+    ("t5 5.23.0", {"relative_attention_num_buckets": 3}, "too few buckets"),
+    ("t5 5.23.0", {"relative_attention_num_buckets": 4, "relative_attention_max_distance": 2}, "too short a distance"),
+    ("t5 5.23.0", {"relative_attention_num_buckets": 4, "relative_attention_max_distance": 3}, ""),
+    ("t5 5.23.0", {"relative_attention_num_buckets": 4, "relative_attention_max_distance": 2,
+     "is_encoder_decoder": False}, ""),
+    ("t5 5.23.0", {"relative_attention_num_buckets": 4, "relative_attention_max_distance": 1,
+     "is_encoder_decoder": False}, "too short a distance"),
+    ("seq2seq", {"attention": "none", "readout": "none", "input_feeding": True}, "input_feeding needs an attention"),
+    ("seq2seq", {"attention": "general", "attention_query": "previous", "input_feeding": True}, "input_feeding needs"),
+    ("seq2seq", {"attention": "general", "attention_query": "current", "input_feeding": True}, ""),
+    ("seq2seq", {"attention": "general", "attention_query": "current", "readout": "none"}, "attention unused"),
+    ("seq2seq", {"attention": "general", "attention_query": "previous", "readout": "none"}, ""),
+    ("gpt_neo", {"attention_types": [[["global"], 99]]}, "the kinds of 5 layers, and num_layers is 4"),
+    ("gpt_neo", {"attention_types": [[["global", "local"], 1], [["local"], 2]]}, ""),
+    ("dinov2_with_registers 5.23.0", {"num_register_tokens": 0}, ""),
+    ("dinov3_vit 5.23.0", {"num_register_tokens": 0}, ""),
+    ("whisper 5.23.0", {"forced_decoder_ids": [[1, 0], [2, None], [3, 51864]]}, ""),
+    ("whisper 5.23.0", {"forced_decoder_ids": [[1, 51865]]}, "forced_decoder_ids is .*of ids below 51865"),
+    ("whisper 5.23.0", {"forced_decoder_ids": [[1, -1]]}, "forced_decoder_ids is"),
+    ("whisper 5.23.0", {"forced_decoder_ids": [[1, 2, 3]]}, "forced_decoder_ids is"),
+    ("whisper 5.23.0", {"forced_decoder_ids": ["ab"]}, "forced_decoder_ids is"),
+    ("whisper 5.23.0", {"forced_decoder_ids": "ab"}, "forced_decoder_ids is"),
+    ("whisper 5.23.0", {"lang_to_id": {"<|en|>": 0, "<|fr|>": 51864}}, ""),
+    ("whisper 5.23.0", {"lang_to_id": {"<|en|>": 51865}}, "lang_to_id: '<|en|>' is 51865 .expected an id below 51865"),
+    ("whisper 5.23.0", {"lang_to_id": {"<|en|>": -1}}, "lang_to_id: "),
+    ("whisper 5.23.0", {"task_to_id": {"translate": 3}}, "task_to_id has no transcribe"),
+    ("whisper 5.23.0", {"suppress_tokens": [5, 51865]}, "suppress_tokens has 51865 .expected ids below 51865.$"),
+    ("whisper 5.23.0", {"suppress_tokens": [0, 51864]}, ""),
+    ("wav2vec2 5.23.0", {"conv_dim": [65536, 1], "conv_stride": [1, 1], "conv_kernel": [3, 1]}, ""),
+    ("bart 5.23.0", {"normalize_before": True}, "normalize_before true is not supported by family bart"),
+])  # fmt: skip
+def test_numbers_that_do_not_fit_each_other_and_those_that_just_do(
+    name: str, changes: dict[str, Any], problem: str
+) -> None:
+    def open_zeros() -> None:
+        raw = config_of(name) | changes
+        shapes = published_tensors(raw).shapes
+        assemble_checkpoint(raw, {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()})
+
+    if problem:
+        with pytest.raises(DataError, match=problem):
+            open_zeros()
+    else:
+        open_zeros()
+
+
+def test_sizes_at_the_ends_of_what_is_counted() -> None:
+    raw = FULL["deberta-v2 5.23.0"] | {"relative_attention": True, "position_buckets": -1}
+    assert configuration(raw, max_relative_positions=1).positions.buckets == 1
+    assert configuration(raw, max_relative_positions=0).positions.buckets == raw["max_position_embeddings"]
+    moe = {key: value for key, value in DRAWN["qwen2_moe"]["config"].items() if key != "layer_types"}
+    moe |= {"num_hidden_layers": 4, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 3}
+    assert configuration(moe).stack("decoder").windows == (4, -1, 4, -1)
+    older = FULL["bart 5.23.0"] | {"bos_token_id": 0}
+    forced = [configuration(older, force_bos_token_to_be_generated=one).special.forced_bos for one in (True, False)]
+    assert forced == [0, None]
+    listed = configuration(FULL["whisper 5.23.0"], forced_decoder_ids=[[1, 7], [2, None]], begin_suppress_tokens=[3])
+    assert (listed.sound.forced, listed.sound.banned_first) == ((7,), (3,))

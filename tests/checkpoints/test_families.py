@@ -10,6 +10,8 @@ import safetensors.numpy
 
 import attnkit
 from attnkit.checkpoints import FAMILIES, open_checkpoint
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.marian_native import _read_vocabulary_sizes
 from attnkit.errors import DataError
 from attnkit.help import read_page
 from attnkit.model.config import PatchConfig, SpecialTokens
@@ -534,3 +536,22 @@ def test_the_page_of_checkpoints_has_every_published_name(name):
     for layer, parameters in opened(name).params.specs.items():
         for parameter, entry in parameters.items():
             assert any(is_named(stored, section) for stored in entry.names), f"{layer}.{parameter}: {entry.names}"
+
+
+def test_a_model_of_images_has_the_head_and_the_pooler_that_are_stored(tmp_path):
+    bare = {name: one for name, one in raw_tensors("vit").items() if not name.startswith(("classifier", "vit.pooler"))}
+    model = copied("vit", tmp_path, bare, pooler_output_size=99)  # of no pooler
+    assert (model.config.head, model.config.pooler) == (False, False) and model.layers()[-1] == "encoder.norm"
+    width = model.config.width
+    pooler = {"vit.pooler.dense.weight": np.eye(width, dtype=np.float32), "vit.pooler.dense.bias": np.zeros(width)}
+    assert copied("vit", tmp_path, bare | pooler).config.pooler
+    for changes in ({"pooler_output_size": 99}, {"pooler_act": "relu"}):
+        with pytest.raises(DataError, match=f"a pooler other than tanh of size {width} is not supported"):
+            copied("vit", tmp_path, bare | pooler, **changes)
+
+
+@pytest.mark.parametrize("sizes", [[1, 93], [93], [93, 0], [93, 93, 93], [93, True], 93, [93, 9.5], None])
+def test_the_vocabularies_of_marian_are_two_sizes(sizes):
+    assert _read_vocabulary_sizes(ConfigReader({"dim-vocabs": [2, 93]}, "m")) == (2, 93)
+    with pytest.raises(DataError, match="dim-vocabs is not a list of two whole numbers"):
+        _read_vocabulary_sizes(ConfigReader({"dim-vocabs": sizes}, "m"))

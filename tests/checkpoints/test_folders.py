@@ -6,12 +6,13 @@ import os
 import shutil
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
 
 import attnkit
-from attnkit.checkpoints import Checkpoint, as_float, open_checkpoint
+from attnkit.checkpoints import Checkpoint, as_float, checkpoint, open_checkpoint
 from attnkit.checkpoints.marian_native import parse_options
 from attnkit.errors import AttnkitError, DataError, FileError
 from attnkit.formats import Record, encode
@@ -355,3 +356,13 @@ def test_a_fifo_in_the_folder_of_a_model_is_refused_and_not_waited_for(file, tmp
     os.mkfifo(tmp_path / "m" / file)
     with pytest.raises(FileError, match=rf"{file}: not a regular file"):
         attnkit.decode("a cat", model=str(tmp_path / "m"), max_tokens=1)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
+def test_numbers_of_large_arrays_are_widened_exactly(dtype, monkeypatch):
+    monkeypatch.setattr(checkpoint, "BLOCK", 8)
+    array = np.array([1.5, -2.0, 6e-8, -6e-5, 0.1, -3e4, np.inf, -np.inf, np.nan, 0.0, -0.0] * 3).astype(dtype)
+    found = as_float(array.reshape(3, -1))
+    assert found.dtype == (np.float64 if dtype is np.float64 else np.float32) and found.shape == (3, 11)
+    assert np.array_equal(found.ravel(), array.astype(found.dtype), equal_nan=True)
+    assert np.array_equal(np.signbit(found.ravel()), np.signbit(array.astype(found.dtype)))

@@ -10,11 +10,11 @@ import safetensors.numpy
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.checkpoint import fact_of
-from attnkit.checkpoints.gguf import open_model
+from attnkit.checkpoints.gguf import ModelFile, open_model
 from attnkit.errors import DataError
 from attnkit.formats import gguf
 from attnkit.formats.gguf_blocks import BLOCK_TYPES, decode_blocks
-from tests.gguf_files import TYPE_NUMBERS
+from tests.gguf_files import TYPE_NUMBERS, pack_gguf
 from tests.gguf_models import ARCHITECTURES, READ_BY_TRANSFORMERS, convert, load_tiny, quantize_rows
 from tests.places import arrays
 
@@ -286,3 +286,46 @@ def test_a_model_in_two_parts(tmp_path):
     for layer in whole.params:
         for key, array in whole.params[layer].items():
             assert np.array_equal(parts.params[layer][key], array), f"{layer}.{key}"
+
+
+def opened_file(tmp_path, model, **changes):
+    keys = {key.replace("__", "."): value for key, value in changes.items()}
+    (tmp_path / "m.gguf").write_bytes(convert(model, keys))
+    return ModelFile(gguf.open_gguf(str(tmp_path / "m.gguf")))
+
+
+@pytest.mark.parametrize(
+    ("heads", "length", "width"), [(1, ..., 24), (4, ..., 6), (4, 5, 5), (0, ..., None), (5, ..., None)]
+)
+def test_the_width_of_a_head(heads, length, width, tmp_path):
+    keys = {
+        "llama__embedding_length": 24,
+        "llama__attention__head_count": heads,
+        "llama__attention__key_length": length,
+    }
+    file = opened_file(tmp_path, "llama", **keys)
+    if width is None:
+        with pytest.raises(DataError, match=rf"embedding_length 24 is not divisible by attention.head_count {heads}"):
+            file.head_dim()
+    else:
+        assert file.head_dim() == width
+
+
+@pytest.mark.parametrize("shape", [None, (60,), (60, 4, 2)])
+def test_a_file_without_a_table_of_embeddings_is_no_model(shape, tmp_path):
+    name = "token_embd.weight"
+    tensors = {name: np.zeros(shape, np.float32)} if shape else {}
+    (tmp_path / "m.gguf").write_bytes(pack_gguf({"general.architecture": "llama"}, tensors))
+    with pytest.raises(DataError, match=f"no table of embeddings '{name}'"):
+        open_checkpoint(str(tmp_path / "m.gguf"))
+
+
+def test_special_tokens_are_those_of_the_keys(tmp_path):
+    stated = {"bos": 3, "eos": 4, "padding": 5, "eot": 6}
+    keys = {f"tokenizer.ggml.{name}_token_id": id for name, id in stated.items()}
+    (tmp_path / "m.gguf").write_bytes(convert("llama", keys))
+    special = open_checkpoint(str(tmp_path / "m.gguf")).config.special
+    assert (special.bos, special.eos, special.pad) == (3, (4, 6), 5)
+    (tmp_path / "m.gguf").write_bytes(convert("llama", dict.fromkeys(keys, ...)))
+    bare = open_checkpoint(str(tmp_path / "m.gguf")).config.special
+    assert (bare.bos, bare.eos, bare.pad) == (None, (), None)

@@ -155,6 +155,11 @@ def test_what_the_file_does_not_state_is_noted(tmp_path):
     (tmp_path / "m.gguf").write_bytes(convert("llama", tokenizer_keys("llama")))
     with pytest.warns(AttnkitNote, match="does not state where spaces are added: before a text and after"):
         tokenizer_of(open_checkpoint(str(tmp_path / "m.gguf")))
+    stated = {"tokenizer.ggml.add_space_prefix": False}
+    for model, keys in (("llama", stated), ("t5", {})):
+        (tmp_path / "m.gguf").write_bytes(convert(model, tokenizer_keys(model) | keys))
+        with warnings.catch_warnings(action="error"):
+            tokenizer_of(open_checkpoint(str(tmp_path / "m.gguf")))
     (tmp_path / "m.gguf").write_bytes(convert("gpt2", tokenizer_keys("gpt2") | {"tokenizer.ggml.pre": ...}))
     with pytest.warns(AttnkitNote, match="does not state how text is split: as gpt-2, which is usual for gpt2"):
         tokenizer_of(open_checkpoint(str(tmp_path / "m.gguf")))

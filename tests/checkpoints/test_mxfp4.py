@@ -8,7 +8,9 @@ import safetensors.numpy
 
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
+from attnkit.checkpoints.mxfp4 import join_packed
 from attnkit.checkpoints.publishing import published_tensors
+from attnkit.checkpoints.weights import open_weights
 from attnkit.errors import DataError
 from tests.drawing import draw_tensors
 
@@ -82,3 +84,24 @@ def test_blocks_that_do_not_fit_are_refused(tmp_path, kind):
         changes = {"quantization_config": {"quant_method": "fp8"}}
     with pytest.raises(DataError, match="quant_method 'fp8' is not" if changes else rf"tensor '{name}_blocks' is"):
         open_checkpoint(write(tmp_path / "a", blocks, **changes))
+
+
+def test_rows_of_packed_experts_are_those_of_the_whole(tmp_path):
+    blocks, plain = packed(draw_tensors("gpt_oss", published_tensors(RAW).shapes))
+    weights = open_checkpoint(write(tmp_path / "a", blocks)).params.weights
+    name = "model.layers.0.mlp.experts.down_proj"
+    assert np.array_equal(weights.tensor(name), plain[name])
+    assert np.array_equal(weights.rows(name, 1), plain[name][1])
+
+
+@pytest.mark.parametrize(("shape", "is_read"), [((4, 2, 16), True), ((3, 4, 2, 16), True), ((2, 16), False)])
+def test_a_packed_matrix_has_rows_and_groups(shape, is_read, tmp_path):
+    tensors = {"w_blocks": np.full(shape, 0x22, np.uint8), "w_scales": np.full(shape[:-1], 127, np.uint8)}
+    safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
+    weights = open_weights(str(tmp_path))
+    if is_read:
+        found = join_packed(weights).tensor("w")
+        assert found.shape == (*shape[:-3], 64, 4) and (found == 1).all()
+    else:
+        with pytest.raises(DataError, match=r"tensor 'w_blocks' is uint8 \(2, 16\) and its scales uint8 \(2,\)"):
+            join_packed(weights)

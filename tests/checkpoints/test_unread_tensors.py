@@ -164,6 +164,10 @@ def test_a_bias_of_zeros_is_harmless(tmp_path):
     zeros = {"model.layers.0.self_attn.q_proj.bias": np.zeros(24, np.float16), "lm_head.bias": np.zeros((1, 99))}
     opened = open_checkpoint(with_tensors("llama", tmp_path, **zeros))
     assert opened.params["head"] and opened.params.unread.harmless == dict.fromkeys(sorted(zeros), "zeros alone")
+    scalar = {"lm_head.bias": np.zeros((), np.float32)}
+    assert [*open_checkpoint(with_tensors("llama", tmp_path, **scalar)).params.unread.harmless] == [*scalar]
+    with pytest.raises(DataError, match=r"lm_head\.bias"):
+        _ = open_checkpoint(with_tensors("llama", tmp_path, **{"lm_head.bias": np.arange(99) / 4})).params["head"]
     norm = {"model.layers.0.self_attn.q_norm.weight": np.zeros(24, np.float32)}  # which makes every query 0
     with pytest.raises(DataError, match="q_norm"):
         open_checkpoint(with_tensors("llama", tmp_path / "norm", **norm)).params["head"]

@@ -204,6 +204,16 @@ class TestHostile:
         template = "a\n  {% for one in messages %}\n  {{ one.content }}\n  {% endfor %}\nb"
         assert render(template, QUESTION, {})["text"] == "a\n  hello\nb"
 
+    def test_json_and_the_date_in_a_template(self):
+        text = "{{ messages[0] | tojson(separators=(',', ':'), sort_keys=true) }}{{ strftime_now('%Y') }}"
+        expected = '{"content":"hello","role":"user"}' + DATE[:4]
+        assert render(text, QUESTION, {}) == {"text": expected, "ignored": [], "is_dated": True}
+
+    def test_a_chat_that_ends_with_a_question_is_not_continued(self):
+        chat = [*QUESTION, {"role": "assistant", "content": "well"}, *QUESTION]
+        template = "{% for one in messages %}{{ one.content }}{% endfor %}{{ add_generation_prompt }}"
+        assert render_chat(template, chat, {}, "t.jinja").text == "hellowellhelloTrue"
+
     def test_a_chat_that_is_continued_from_an_empty_text(self):
         chat = [*QUESTION, {"role": "assistant", "content": ""}]
         assert render("{{ messages[1].content }}", chat, {})["text"] == ""

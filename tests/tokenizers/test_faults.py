@@ -193,6 +193,16 @@ def test_every_escape_of_yaml(tmp_path):
     assert open_tokenizer(str(tmp_path)).vocabulary == ['Aé🙂\t"\\\x85\xa0\u2028\u2029/ ']
 
 
+@pytest.mark.parametrize(("count", "size", "room"), [(1, 80, 0), (1, 3, 0), (0, 3, None), (4, 84, None), (0, 80, None)])
+def test_extra_ids_as_a_vocabulary_has_room_for(tmp_path, count, size, room):
+    (tmp_path / "spiece.model").write_bytes((MODELS / "t5" / "spiece.model").read_bytes())
+    write(tmp_path, tokenizer_config_json={"extra_ids": count}, config_json={"vocab_size": size})
+    if room is None:
+        assert len(open_tokenizer(str(tmp_path)).vocabulary) == 80 + count
+    else:
+        fails(tmp_path, rf"expected 0 to {room}, as 80 pieces in a vocab_size of {size} allow")
+
+
 def test_extra_ids_that_the_model_has_no_room_for(tmp_path):
     for file in ("spiece.model", "config.json"):
         (tmp_path / file).write_bytes((MODELS / "t5" / file).read_bytes())

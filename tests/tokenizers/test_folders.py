@@ -244,6 +244,8 @@ class TestPieces:
         whole = tokenizer.encode("the cat").ids
         assert tokenizer.truncate("the cat", None, len(whole)).ids == whole
         assert tokenizer.truncate("the cat", None, 3).ids == [*whole[:2], whole[-1]]
+        with pytest.raises(UsageError, match="its tokenizer takes one text, not a pair"):
+            tokenizer.truncate("the", "cat", 3)
 
     @pytest.mark.parametrize(
         ("model", "settings", "first"),
@@ -309,9 +311,12 @@ class TestPieces:
         folder(tmp_path, tokenizer_config_json=settings | {"add_eos_token": True})
         assert open_tokenizer(path).encode("漢").spellings == [*spellings, "</s>"]
 
-    @pytest.mark.parametrize(("legacy", "prefix"), [(True, ["▁", "<0xE6>"]), (False, ["<0xE6>"])])
-    def test_a_space_after_a_special_token(self, tmp_path, legacy, prefix):
-        path = folder(tmp_path, tokenizer_config_json={"legacy": legacy})
+    @pytest.mark.parametrize(
+        ("settings", "prefix"),
+        [({"legacy": True}, ["▁", "<0xE6>"]), ({"legacy": False}, ["<0xE6>"]), ({}, ["<0xE6>"])],
+    )
+    def test_a_space_after_a_special_token(self, tmp_path, settings, prefix):
+        path = folder(tmp_path, tokenizer_config_json=settings)
         (tmp_path / "tokenizer.model").write_bytes((MODELS / "llama" / "tokenizer.model").read_bytes())
         assert open_tokenizer(path).encode("<s>漢").spellings[2:][: len(prefix)] == prefix
 
@@ -447,6 +452,9 @@ def test_a_place_is_that_of_the_text_and_a_word_begins_after_a_space():
     assert [*places.offsets] == [(0, 1), (1, 3), (3, 5), (5, 7), (7, 9), (9, 11)]
     assert places.subwords == [False, True, False, True, False, True]
     assert places.words == [(0, 3), (0, 3), (3, 7), (3, 7), (7, 11), (7, 11)]
+    pieces = open_tokenizer(str(MODELS / "bert-mlm"))
+    assert pieces.encode("cats sat").spellings[1:-1] == ["cat", "##s", "sat"]
+    assert pieces.locate("cats sat", None).subwords[1:-1] == [False, True, False]
     pair = open_tokenizer(str(MODELS / "gpt2")).locate("the", "the cat")
     assert pair.subwords == [False, True, False, True, False, True] and pair.parts == [0, 0, 1, 1, 1, 1]
 

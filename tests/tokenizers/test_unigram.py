@@ -165,6 +165,12 @@ def test_the_label_of_the_first_unit_of_a_charsmap_is_any():
     check_charsmap(charsmap([1]), "m.model")
 
 
+def test_the_mask_of_a_model_in_lower_case_is_in_capitals(tmp_path):
+    tokenizer = load(tmp_path, "albert")
+    assert tokenizer.encode("a [MASK]").spellings.count("[MASK]") == 1
+    assert "[MASK]" not in tokenizer.encode("a [mask]").spellings
+
+
 def test_a_charsmap_of_one_letter(tmp_path):
     """The map of `T` to `cat`, by hand: unit 0 leads to the block's unit `T`, and that to its value."""
     units = [0] * 256
