@@ -5,8 +5,9 @@ code reads: make_keys.py.
 """
 
 import json
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from attnkit import model
 from attnkit.checkpoints import FAMILIES, Checkpoint, open_checkpoint
 from attnkit.checkpoints.checkpoint import fact_of, import_family, read_family
-from attnkit.checkpoints.config_reader import ConfigReader, read_preprocessor
+from attnkit.checkpoints.config_reader import FIELDS, ConfigReader, read_preprocessor
 from attnkit.checkpoints.harmless_keys import COMPUTATIONS, KNOWN, OTHER_NAMES, OWN_FORMATS
 from attnkit.checkpoints.publishing import AllTensors, assemble_checkpoint, published_tensors
 from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, DataError
@@ -305,6 +306,100 @@ def test_a_key_adds_the_tensors_that_it_adds_in_transformers(family: str, key: s
     # no other layer of that name is left without one
     named = {end.removesuffix(".bias") + ".weight" for end in ends if end.endswith(".bias")}
     assert all(name.removesuffix("weight") + "bias" in added for name in without if name.endswith(tuple(named)))
+
+
+LONG = "x" * 50
+READ: list[tuple[Any, Callable[[ConfigReader], Any], Any]] = [  # the value of a key, how it is read, what is read
+    (3, lambda raw: raw.get_float("k"), 3.0),
+    ([1, 2.5], lambda raw: raw.get_floats("k", [0.0, 0.0]), [1.0, 2.5]),
+    ([0, 1], lambda raw: raw.get_floats("k", [0.0, 0.0], least=0), [0.0, 1.0]),
+    (None, lambda raw: raw.get_floats("k", [4.0]), [4.0]),
+    (None, lambda raw: (raw.get_str("k", "a"), raw.get_bool("k", True), raw.get_object("k").values), ("a", False, {})),
+    ("a", lambda raw: raw.get_choice("k", {"a": 1}), 1),
+    (3, lambda raw: raw.get_size("k"), (3, 3)),
+    ([2, 2**31 - 1], lambda raw: raw.get_size("k"), (2, 2**31 - 1)),
+    ([-1, 3, 2**31 - 1], lambda raw: raw.get_token_ids("k"), (3, 2**31 - 1)),
+    (0, lambda raw: raw.get_token_ids("k", (7,)), (0,)),
+    (None, lambda raw: raw.get_token_ids("k", (7,)), ()),
+    (-1, lambda raw: raw.get_token_id("k", 7), None),
+    ([5, 6], lambda raw: raw.get_token_id("k"), 5),
+]
+REFUSED: list[tuple[list[Any], Callable[[ConfigReader], Any], str]] = [  # values, how they are read, the problem
+    ([0, -1, True, "3", math.inf, math.nan], lambda raw: raw.get_float("k"), "k is {} (expected a number above 0)"),
+    ([[1], [1, 2, 3], [1, "2"], [1, True], 3], lambda raw: raw.get_floats("k", [0.0, 0.0]), "k is {} (expected 2 num"),
+    ([[-1, 3]], lambda raw: raw.get_floats("k", [0.0, 0.0], least=0), "k is {} (expected 2 numbers above 0)"),
+    ([1, 0, "true", []], lambda raw: raw.get_bool("k", True), "k is {} (expected true or false)"),
+    ([1, ["a"], True], lambda raw: raw.get_str("k"), "k is {} (expected a string)"),
+    ([LONG], lambda raw: raw.get_choice("k", {"a": 1, "b": 2}), "k {} is not supported (use a, b)"),
+    ([[1], "a", 7, True], lambda raw: raw.get_object("k"), "k is {} (expected an object)"),
+    ([[1], LONG], lambda raw: raw.get_dict("k"), "k is {} (expected an object)"),
+    ([[1], [1, 2, 3], [0, 1], [1, True], [1, 2**31], 1.5, "3", 0], lambda raw: raw.get_size("k"),
+     "k is {} (expected a whole number or two)"),
+    ([[1.5], [True], "3", 2**31, {"a": 1}], lambda raw: raw.get_token_ids("k"), "k is {} (expected an id or a list of"),
+    ([None], lambda raw: raw.get_int("k"), "k is missing (expected a whole number)"),
+    ([None], lambda raw: raw.get_float("k"), "k is missing (expected a number)"),
+    ([None], lambda raw: raw.get_str("k"), "k is missing (expected a string)"),
+    ([None], lambda raw: raw.get_size("k"), "k is missing (expected a whole number or two)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "get", "expected"), READ)
+def test_values_are_read_in_their_kind(value: Any, get: Callable[[ConfigReader], Any], expected: Any) -> None:
+    found = get(ConfigReader({"k": value}, "c.json"))
+    assert found == expected and type(found) is type(expected)
+
+
+@pytest.mark.parametrize(("value", "get", "problem"), [
+    (value, get, problem) for values, get, problem in REFUSED for value in values
+])  # fmt: skip
+def test_a_value_of_another_kind_is_named_with_its_file(
+    value: Any, get: Callable[[ConfigReader], Any], problem: str
+) -> None:
+    for reader, file in (
+        (ConfigReader({"k": value}, "c.json"), "c.json"),
+        (ConfigReader({"k": value}, "c.json", origins={"k": "g.json"}), "g.json" if value is not None else "c.json"),
+    ):
+        with pytest.raises(DataError) as caught:
+            get(reader)
+        assert str(caught.value).startswith(f"{file}: {problem.format(repr(str(value)[:40]))}")
+
+
+@pytest.mark.parametrize(("values", "banned"), [
+    ({}, ()), ({"bad_words_ids": [[0], [2, 3], [5]]}, (0, 5)), ({"bad_words_ids": [[-1]]}, None),
+    ({"bad_words_ids": [7]}, None), ({"bad_words_ids": "x"}, None), ({"bad_words_ids": [[2**31]]}, None),
+    ({"bad_words_ids": [[2**31 - 1]]}, (2**31 - 1,)), ({"bad_words_ids": [[True]]}, None),
+])  # fmt: skip
+def test_banned_words_are_those_of_one_token(values: dict[str, Any], banned: tuple[int, ...] | None) -> None:
+    reader = ConfigReader(values, "c.json")
+    if banned is None:
+        with pytest.raises(DataError, match=r"bad_words_ids is .* \(expected a list of lists of ids\)"):
+            reader.get_special_tokens()
+    else:
+        assert reader.get_special_tokens().banned == banned
+
+
+def test_the_keys_of_a_stack_that_do_not_fit_are_named() -> None:
+    fields = FIELDS | {"key/value heads": "kv"}
+    sizes = {
+        "num_hidden_layers": 2,
+        "num_attention_heads": 6,
+        "hidden_size": 12,
+        "intermediate_size": 5,
+        "vocab_size": 9,
+    }
+    assert ConfigReader(sizes | {"kv": 3}, "c.json").get_stack(fields).kv_heads == 3
+    with pytest.raises(DataError, match=r"^c.json: num_attention_heads 6 is not divisible by kv 4$"):
+        ConfigReader(sizes | {"kv": 4}, "c.json").get_stack(fields)
+    with pytest.raises(DataError, match=r"^c.json: hidden_size 13 is not divisible by num_attention_heads 6$"):
+        ConfigReader(sizes | {"hidden_size": 13}, "c.json").get_stack(fields)
+    named = ConfigReader(
+        {key: one for key, one in sizes.items() if key != "vocab_size"}, "c", names={"vocab_size": "v"}
+    )
+    with pytest.raises(DataError, match=r"^c: v is missing \(expected a whole number\)$"):
+        named.get_stack(fields)
+    names = [["XForCausalLM"], ["ForCausalLMX"], "XForCausalLM", None, [7, "AForCausalLM"]]
+    found = [ConfigReader({"architectures": one}, "c").has_architecture("ForCausalLM") for one in names]
+    assert found == [True, False, False, False, True]
 
 
 OF_IMAGES = ("dinov2", "dinov2_with_registers", "dinov3_vit", "siglip_vision_model", "vit")
