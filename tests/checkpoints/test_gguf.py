@@ -10,7 +10,7 @@ import safetensors.numpy
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.checkpoint import fact_of
-from attnkit.checkpoints.gguf import ModelFile, open_model
+from attnkit.checkpoints.gguf import ModelFile, infer_part, infer_whole_rotation, open_model
 from attnkit.errors import DataError
 from attnkit.formats import gguf
 from attnkit.formats.gguf_blocks import BLOCK_TYPES, decode_blocks
@@ -309,6 +309,67 @@ def test_the_width_of_a_head(heads, length, width, tmp_path):
             file.head_dim()
     else:
         assert file.head_dim() == width
+
+
+YARN = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, None),
+        ({"rope__scaling__type": "none", "rope__scaling__factor": 4.0}, None),
+        ({"rope__scaling__type": "linear"}, None),
+        (
+            {"rope__scaling__type": "linear", "rope__scaling__factor": 4.0, "rope__scaling__attn_factor": 0.5},
+            {"rope_type": "linear", "factor": 4.0},
+        ),
+        (YARN, {"rope_type": "yarn", "factor": 4.0}),
+        (
+            YARN
+            | {
+                "rope__scaling__original_context_length": 16,
+                "rope__scaling__yarn_beta_fast": 32.0,
+                "rope__scaling__yarn_beta_slow": 2.0,
+                "rope__scaling__attn_factor": 0.5,
+            },
+            {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 16,
+                "beta_fast": 32.0,
+                "beta_slow": 2.0,
+                "attention_factor": 0.5 * (1 + 0.1 * 1.3862943611198906),
+            },
+        ),
+        (
+            YARN | {"rope__scaling__yarn_attn_factor": 1.25, "rope__scaling__attn_factor": 0.5},
+            {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.25},
+        ),
+    ],
+)
+def test_the_scaling_of_a_rotation(keys, expected, tmp_path):
+    """llama.cpp multiplies the factor of YaRN's attention by 1 + 0.1 ln(factor) itself."""
+    file = opened_file(tmp_path, "llama", **{f"llama__{key}": value for key, value in keys.items()})
+    found = file.rotation().get("rope_scaling")
+    assert (found and found | {"attention_factor": 1}) == (expected and expected | {"attention_factor": 1})
+    if expected and "attention_factor" in expected:
+        assert found["attention_factor"] == pytest.approx(expected["attention_factor"], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(..., {}), (6, {"part": 1.0}), (2, {"part": pytest.approx(1 / 3, rel=1e-15)})]
+)
+def test_the_part_of_a_head_that_is_rotated(count, expected, tmp_path):
+    keys = {"llama__rope__dimension_count": count, "llama__attention__key_length": 6}
+    file = opened_file(tmp_path, "llama", **keys)
+    found = infer_part(file, "part")
+    assert found == expected and int(found.get("part", 0) * 6) == (0 if count is ... else count)
+    if count == 2:
+        with pytest.raises(DataError, match=r"rope.dimension_count is 2 \(expected the width of a head, 6\)"):
+            infer_whole_rotation(file)
+    else:
+        assert infer_whole_rotation(file) == {}
 
 
 @pytest.mark.parametrize("shape", [None, (60,), (60, 4, 2)])
