@@ -288,10 +288,9 @@ def read_header(data: memoryview, name: str = "") -> Header:
     >>> dict(read_header(memoryview(file)).metadata)
     {'n': 7}
     """
-    reader = _Reader(data)
-    if bytes(data[:4]) != MAGIC:
+    if bytes(data[: len(MAGIC)]) != MAGIC:
         raise DataError("not a GGUF file")
-    reader.at = 4
+    reader = _Reader(data, len(MAGIC))
     (version,) = reader.numbers("I")
     if version not in VERSIONS:
         is_swapped = int.from_bytes(version.to_bytes(4, "big"), "little") in VERSIONS
@@ -325,8 +324,8 @@ def read_header(data: memoryview, name: str = "") -> Header:
 class _Reader:
     """The bytes of a header, read from front to back."""
 
-    def __init__(self, data: memoryview) -> None:
-        self.data, self.at = data, 0
+    def __init__(self, data: memoryview, at: int) -> None:
+        self.data, self.at = data, at
 
     def numbers(self, kinds: str) -> tuple[Any, ...]:
         """Numbers of the formats of struct, one after another."""

@@ -125,7 +125,7 @@ def decode_base64(text: Any) -> bytes | None:
 def check_merges(merges: Any, prefix: str, name: str) -> None:
     """Raise DataError for a merge whose second token lacks the subword prefix."""
     for merge in merges if isinstance(merges, list) else []:
-        second = merge.partition(" ")[2] if isinstance(merge, str) else merge[1:2]
+        second = merge.partition(" ")[2] if isinstance(merge, str) else merge[1:]
         second = second[0] if isinstance(second, list) and second else second
         if isinstance(second, str) and not second.startswith(prefix):
             problem = f"{second[:40]!r} does not begin with continuing_subword_prefix {prefix[:40]!r}"

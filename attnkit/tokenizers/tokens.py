@@ -117,6 +117,11 @@ def tokens_to_ids(tokens: Sequence[str], vocabulary: Mapping[str, int]) -> list[
 
 
 def find_padding(vocabulary: Sequence[str]) -> str | None:
+    """The padding token of a vocabulary, or None.
+
+    >>> find_padding(["a", "<pad>", "[PAD]"]), find_padding(["a"])
+    ('[PAD]', None)
+    """
     return next((token for token in PADDING if token in vocabulary), None)
 
 

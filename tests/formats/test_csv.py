@@ -274,3 +274,11 @@ def test_the_labels_of_a_batch_of_one_text():
     record = parse("batch,token,token_label,value\n0,0,The,1\n0,1,cat,2\n")
     assert record["value" if "value" in record else "x"].tolist() == [[1, 2]]
     assert record.labels == {"token": ["The", "cat"]}
+
+
+@pytest.mark.parametrize(("text", "problem"), [
+    (b"a\nb\n", "line 1 column 1: 'a'"), (b"1\ncat\n", "line 2 column 1: 'cat'")
+])  # fmt: skip
+def test_a_column_of_words_alone_is_no_table(text, problem):
+    with pytest.raises(DataError, match=f"{problem} is not a number"):
+        list(csv.read(Source.of(text)))

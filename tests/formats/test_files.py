@@ -1,6 +1,7 @@
 """Sources and sinks: pieces of any size, files that replace others, handlers of signals; tests/faults has the rest."""
 
 import fcntl
+import mmap
 import os
 import signal
 import threading
@@ -316,3 +317,26 @@ def test_a_byte_in_a_pipe_is_there_before_the_next():
         ahead = source.read_uint8(1)  # not copied, as what is ahead is enough
         assert ahead.tolist() == [121] and not ahead.flags.owndata
     os.close(start)
+
+
+def test_a_device_is_written_in_place():
+    with Sink("/dev/null") as sink:
+        sink.write([b"x"])
+    assert not sink.needs_rename()
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "released"),
+    [(0, 1, (0, 1)), (0.5, 3.5, (1, 2)), (0.5, 1.5, None), (1, 4, (1, 3)), (0.5, 2, (1, 1))],
+)
+def test_only_whole_pages_are_given_back(start, end, released):
+    """Counted in pages of a mapping of five."""
+    page, calls = mmap.PAGESIZE, []
+
+    class Noted(mmap.mmap):
+        def madvise(self, option, first, length):
+            calls.append((option, first, length))
+
+    array = np.frombuffer(Noted(-1, 5 * page), np.uint8)[int(start * page) : int(end * page)]
+    release_pages(array)
+    assert calls == ([(mmap.MADV_DONTNEED, released[0] * page, released[1] * page)] if released else [])

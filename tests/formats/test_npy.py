@@ -52,6 +52,8 @@ GOOD = saved(np.arange(100, dtype=np.float32))
         (header(described(shape=f"({2**70},)")), f"shape ({2**70},) too large"),
         (header(described(shape="(1.0,)")), "invalid shape (1.0,)"),
         (header(described(shape="1")), "invalid shape 1"),
+        (header(described(shape="(3)")), "invalid shape (3)"),
+        (header(described(shape="[3]")), "invalid shape [3]"),
         (header(described(shape="(1_0,)")), "invalid shape (1_0,)"),
         (header(described("[('a', '|O')]")), "object arrays (pickle) are never loaded"),
         (

@@ -412,6 +412,7 @@ WIDE = (1 << 32) - 1
         (b"\1\0\0", [WIDE, WIDE, 5]),
         (struct.pack("<2H", 1, 0), [WIDE, WIDE, 5]),
         (struct.pack("<2HQ", 1, 9, 7), None),
+        (struct.pack("<2H", 1, 8), None),
     ],
 )
 def test_wide_sizes_are_those_of_the_extra_field(extra, values):

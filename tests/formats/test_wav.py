@@ -119,3 +119,12 @@ def test_the_memory_that_samples_take(monkeypatch, tmp_path):
     monkeypatch.setattr(memory, "physical_memory", lambda: 79)
     with pytest.raises(DataError, match="a sound of 20 samples needs 80 B"):
         list(sound.read(Source.of(data)))
+
+
+def test_the_format_of_samples_in_a_short_extension():
+    """The code after 8 bytes of the extension is all that is read of it, as long as it is there."""
+    data = np.array([0.5, -0.25], "<f4").tobytes()
+    more = struct.pack("<HHIH", 22, 32, 0, 3)
+    assert samples(pack_wav(data, code=0xFFFE, bits=32, more=more))["x"].tolist() == [0.5, -0.25]
+    with pytest.raises(DataError, match="a WAV file of codec 65534 of 32 bits"):
+        samples(pack_wav(data, code=0xFFFE, bits=32, more=more[:-1] + b""))

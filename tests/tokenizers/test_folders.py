@@ -143,6 +143,10 @@ class TestWordPiece:
         tokenizer = open_tokenizer(folder(tmp_path, vocab_txt=WORDS, tokenizer_config_json=settings))
         assert tokenizer.encode("Café").spellings == ["[CLS]", word, "[SEP]"]
 
+    def test_special_tokens_are_found_as_they_are_written(self, tmp_path):
+        tokenizer = open_tokenizer(folder(tmp_path, vocab_txt=WORDS))
+        assert tokenizer.encode("un [SEP] [sep]").ids.count(3) == 2  # with that of the end
+
     def test_an_unknown_token_of_another_name(self, tmp_path):
         words, settings = WORDS.replace("[UNK]", "<?>"), {"unk_token": "<?>"}
         tokenizer = open_tokenizer(folder(tmp_path, vocab_txt=words, tokenizer_config_json=settings))

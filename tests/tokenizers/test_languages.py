@@ -59,7 +59,9 @@ def test_without_a_language_it_is_that_of_the_folder_or_the_usual_one(opened, na
 
 
 def test_a_text_ends_without_its_language_too(opened):
-    assert opened("m2m_100").encode("le chat").spellings[-1] == "</s>"
+    tokenizer = opened("m2m_100")
+    assert tokenizer.encode("le chat").spellings[-1] == "</s>"
+    assert tokenizer.languages and speak(tokenizer, "fr", "source").languages is None  # which is chosen
 
 
 def test_a_target_without_a_language_has_none(opened):

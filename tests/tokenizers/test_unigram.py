@@ -193,6 +193,13 @@ def test_a_file_of_another_family(tmp_path, file):
     assert str(error.value) == f"{tmp_path}: {file} is not that of a tokenizer of bert{NEEDS}"
 
 
+def test_a_long_name_of_a_family_is_cut(tmp_path):
+    (tmp_path / "spm.model").write_bytes(model_bytes("albert"))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "x" * 50}))
+    with pytest.raises(DataError, match=f"is not that of a tokenizer of {'x' * 40}; such"):
+        open_tokenizer(str(tmp_path))
+
+
 def test_the_class_of_a_tokenizer_comes_before_the_family_of_the_model(tmp_path):
     """A BERT may have the tokenizer of XLM-RoBERTa, as multilingual sentence models do."""
     tokenizer = load(tmp_path, "xlm-roberta", settings={"tokenizer_class": "XLMRobertaTokenizerFast"})
