@@ -136,7 +136,7 @@ def map_deepseek(raw: ConfigReader) -> Layers:
             if is_biased
             else {}
         ),
-        "gamma_kv_latent": norm(f"{ATTENTION}.kv_a_layernorm", biased=False)["gamma"],
+        "gamma_kv_latent": norm(f"{ATTENTION}.kv_a_layernorm")["gamma"],
         **{name: TensorSpec((expanded,), transposed=True, share=share) for name, share in up.items()},
         **map_linear(ATTENTION, wo="o_proj", biased=is_biased),
     }
@@ -145,7 +145,7 @@ def map_deepseek(raw: ConfigReader) -> Layers:
     if has_latent:
         attention |= map_linear(ATTENTION, wq_latent="q_a_proj", biased=is_biased)
         attention |= map_linear(ATTENTION, wq="q_b_proj", biased=False)
-        attention["gamma_q_latent"] = norm(f"{ATTENTION}.q_a_layernorm", biased=False)["gamma"]
+        attention["gamma_q_latent"] = norm(f"{ATTENTION}.q_a_layernorm")["gamma"]
     else:
         attention |= map_linear(ATTENTION, wq="q_proj", biased=False)
     layers = llama.map_llama(raw)

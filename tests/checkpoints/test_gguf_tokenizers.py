@@ -140,6 +140,7 @@ def test_tokens_around_a_text(tmp_path):
     ]  # Llama 3 adds it unless told otherwise
     # of XLM-RoBERTa, whose tokenizer is of the kind of T5
     assert ids("t5", bos_token_id=2, add_bos_token=True) == [2, *ids("t5")]
+    assert ids("t5", add_space_prefix=False) != ids("t5") == ids("t5", add_space_prefix=True)
     bare = ids("llama", add_space_prefix=False, add_bos_token=False)
     assert bare != plain and load(tmp_path, "llama").vocabulary[bare[0]] == "T"
 
