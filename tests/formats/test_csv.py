@@ -47,6 +47,13 @@ def test_rows_of_numbers_are_a_matrix(text):
         ('"a, b",c\n1,2', [[1, 2]], {"model": ["a, b", "c"]}),
         ('w,"say ""hi"""\n"two\nlines",1\nx,2', [[1], [2]], {"token": ["two\nlines", "x"], "model": ['say "hi"']}),
         ('"1","2"\n"3","4"', [[1, 2], [3, 4]], {}),
+        ("w,0,1\n0,5,6\n1,7,8", [[5, 6], [7, 8]], {}),  # which counts the rows where the others count columns
+        (
+            'token,a,b\n"7",1,3\n"8",2,4',
+            [[1, 3], [2, 4]],
+            {"token": ["7", "8"], "model": ["a", "b"]},
+        ),  # quoted numbers are words
+        ("token,a,b\n7,1,3\n8,2,4", [[7, 1, 3], [8, 2, 4]], {"model": ["token", "a", "b"]}),
         ("x,y\n0,5\n1,6\n2,7", [[0, 5], [1, 6], [2, 7]], {"model": ["x", "y"]}),  # numbers that count, of no axis
         ("position,y\n0.5,5\n1,6", [[0.5, 5], [1, 6]], {"model": ["position", "y"]}),
         ("price\n5\n6", [[5], [6]], {"model": ["price"]}),
@@ -250,6 +257,7 @@ def test_whole_numbers_of_several_blocks_have_one_dtype(numbers, dtype, monkeypa
 
 @pytest.mark.parametrize(("text", "is_one"), [
     ("x y\n1 2\n3 4\n", True), ("x y\n1 2\n--- ---\n", False), ("x, y\n1, 2\n---\n", False),
+    ("a, b, c\n1, 2\n", True), ("a b c\n1 x 2\n", False),
     ("x y\n7\n", False), ("x, y\n7\n", False), ("x\n7\n", True), ("token\n7\n", True), ("token\n", False),
     ("token 0\n", True), ("x 0 1\n", True), ("x 0 a\n", False), ("the cat\n1 sat\n", False),
 ])  # fmt: skip
@@ -271,8 +279,8 @@ def test_the_place_of_what_is_no_number(text, problem):
 
 
 def test_the_labels_of_a_batch_of_one_text():
-    record = parse("batch,token,token_label,value\n0,0,The,1\n0,1,cat,2\n")
-    assert record["value" if "value" in record else "x"].tolist() == [[1, 2]]
+    [record] = csv.read(Source.of(b"batch,token,token_label,value\n0,0,The,1\n0,1,cat,2\n"))
+    assert [*record] == ["value"] and record["value"].tolist() == [[1, 2]]
     assert record.labels == {"token": ["The", "cat"]}
 
 
@@ -282,3 +290,16 @@ def test_the_labels_of_a_batch_of_one_text():
 def test_a_column_of_words_alone_is_no_table(text, problem):
     with pytest.raises(DataError, match=f"{problem} is not a number"):
         list(csv.read(Source.of(text)))
+
+
+@pytest.mark.parametrize(("text", "problem"), [
+    ("1,2\n3,4\n0,true\n", "line 3 column 3: 'true' among numbers"),
+    ("true,false\ntrue,0\n", "line 2 column 6: '0' among true and false"),
+    ("1,2\ntrue,false\n", "line 2 column 1: 'true' among numbers"),
+    ("true,false\n3,4\n", "line 2 column 1: '3' among true and false"),
+])  # fmt: skip
+@pytest.mark.parametrize("block", [2, 100])
+def test_a_kind_of_its_own_in_a_block_and_in_another(text, problem, block, monkeypatch):
+    monkeypatch.setattr(csv, "BLOCK", block)
+    with pytest.raises(DataError, match=f"^<memory>: {problem}$"):
+        parse(text)

@@ -1,6 +1,7 @@
 """Sources and sinks: pieces of any size, files that replace others, handlers of signals; tests/faults has the rest."""
 
 import fcntl
+import hashlib
 import mmap
 import os
 import signal
@@ -147,6 +148,23 @@ def test_a_file_that_is_missing_is_none_that_cannot_be_read(tmp_path):
             source.read(1)
         found.append(streams.is_missing(error.value))
     assert found == [True, True, False]
+
+
+def test_whether_a_file_exists_may_be_unknown(tmp_path):
+    assert streams.exists(str(tmp_path)) and not streams.exists(str(tmp_path / "none"))
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(FileError, match=r"/loop/x: Too many levels of symbolic links$"):
+        streams.exists(str(tmp_path / "loop" / "x"))
+
+
+def test_a_digest_is_made_where_it_is_asked_for(tmp_path):
+    (tmp_path / "x").write_bytes(b"abc")
+    digests = []
+    for hash in ({}, {"hash": True}):
+        with streams.open_source(str(tmp_path / "x"), **hash) as source:
+            source.read_all()
+            digests.append(source.digest())
+    assert digests == ["", hashlib.sha256(b"abc").hexdigest()]
 
 
 def test_limits_of_groups_leave_what_is_not_used_and_what_can_be_dropped(monkeypatch):

@@ -312,3 +312,10 @@ def test_more_than_the_bytes_that_are_left_can_hold(data, problem):
     with pytest.raises(DataError) as caught:
         gguf.read_header(memoryview(data))
     assert str(caught.value).startswith(problem)
+
+
+def test_what_begins_as_a_gguf_file(tmp_path):
+    (tmp_path / "m.gguf").write_bytes(WHOLE)
+    (tmp_path / "short").write_bytes(b"GGU")
+    found = [gguf.is_gguf(str(tmp_path / name)) for name in ("m.gguf", "short", "none", ".")]
+    assert found == [True, False, False, False]

@@ -72,6 +72,14 @@ LIMITS = {  # how it is read; what fits, what does not, and what the error says;
     "a name of a tensor": (
         read_all, archive({"a": {"bcd": tensor()}}), archive({"ab": {"cde": tensor()}}),
         "a name of more than 5 characters", (pytorch, "LONGEST_NAME", 5)),
+    "a key of a tensor": (
+        read_all, archive({"abcde": tensor()}), archive({"a": {"bcdef": tensor()}}),
+        "a name of more than 5 characters", (pytorch, "LONGEST_NAME", 5)),
+    "a document of several lines": (
+        read_all, b"[\n" * 64 + b"1" + b"]" * 64, b"[\n" * 65 + b"1" + b"]" * 65, "nested deeper than 64"),
+    "a whole number": (
+        lambda number: read_all(b'{"tensors":{"x":{"dtype":"uint8","data":[%d.0]}}}' % number), 255, 256,
+        r"element \[0\] is 256.0, outside uint8"),
     "dicts in dicts": (read_all, nested(16), nested(17), "dicts nested more than 16 deep"),
     "a compressed pickle": (
         read_all, archive({"w": tensor()}, method=8), archive({"w" * 99: tensor()}, method=8),

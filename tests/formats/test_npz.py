@@ -83,6 +83,10 @@ def test_zip64(monkeypatch):
     with zipfile.ZipFile(io.BytesIO(data)) as made:
         assert made.testzip() is None
         assert [made.read(info) for info in made.infolist()] == [content[0] for _, content in big]
+        # of Unix; version 4.5 for sizes of 64 bits, here a large second member and a far third one
+        assert [(info.create_system, info.create_version, info.extract_version) for info in made.infolist()] == [
+            (3, 20, 20), (3, 45, 45), (3, 45, 45)
+        ]  # fmt: skip
     monkeypatch.undo()
     found = read_members(data)
     assert [bytes(zip.read_member(member)) for member in found] == [content[0] for _, content in big]

@@ -9,6 +9,7 @@ import safetensors.numpy
 
 from attnkit.errors import DataError
 from attnkit.formats import Record, Source, encode, read
+from attnkit.formats.safetensors import map_tensors
 from attnkit.records import Tensor
 
 
@@ -93,3 +94,16 @@ def test_bad_input(data, message):
 def test_a_tensor_cannot_take_the_name_of_the_metadata():
     with pytest.raises(DataError, match="__metadata__"):
         encode(Record({"__metadata__": np.ones(1)}), "safetensors")
+
+
+def test_a_mapped_file_ends_with_its_last_tensor(tmp_path):
+    data = b"".join(encode(Record({"a": np.ones(3), "b": np.arange(2)}), "safetensors"))
+    path, size = tmp_path / "x.safetensors", 3 * 8 + 2 * 8
+    path.write_bytes(data)
+    mapped = map_tensors(str(path))
+    assert {name: mapped.tensor(name).tolist() for name in mapped.entries} == {"a": [1, 1, 1], "b": [0, 1]}
+    for other, problem in ((data + b"x", "too long"), (data[:-1], "truncated")):
+        path.write_bytes(other)
+        there = size + len(other) - len(data)
+        with pytest.raises(DataError, match=f"{problem}: the tensors need {size} bytes, the file has {there}$"):
+            map_tensors(str(path))

@@ -13,6 +13,7 @@ import pytest
 from attnkit.errors import DataError
 from attnkit.formats import FORMATS, Record, Source, read, suffix_format
 from attnkit.formats.safetensors import encode as safetensors
+from tests.faults import bad_csv, bad_gguf, bad_json, bad_npy, bad_npz, bad_pytorch, bad_safetensors, bad_wav
 
 HEAVY = ("orjson", "zipfile", "hashlib", "ml_dtypes", "json", "pathlib", "attnkit.formats.json")
 
@@ -41,6 +42,22 @@ def test_what_is_not_a_tensor(data, message):
     with pytest.raises(DataError) as caught:
         list(read(Source.of(data, "file")))
     assert str(caught.value).startswith("file: ") and message in str(caught.value)
+
+
+TABLES = {"csv": bad_csv, "gguf": bad_gguf, "json": bad_json, "npy": bad_npy, "npz": bad_npz, "pt": bad_pytorch,
+          "safetensors": bad_safetensors, "wav": bad_wav}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("format", "name"),
+    [(format, name) for format, table in TABLES.items() for name in table.BAD if name != "long line"],
+)
+def test_a_bad_file_is_refused_by_its_place(format, name):
+    """As by the tools, of which tests/faults has processes."""
+    content, *parts = TABLES[format].BAD[name]
+    with pytest.raises(DataError) as caught:
+        list(read(Source.of(content, "file"), lone_is_x=False))
+    assert all(part in str(caught.value) for part in ("file: ", *parts))
 
 
 def test_pickle_is_not_run(tmp_path):
