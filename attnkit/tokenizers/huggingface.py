@@ -178,7 +178,6 @@ def apply_class_settings(tokenizer: Any, library: Any, folder: TokenizerFolder) 
 def make_bert_normalizer(library: Any, folder: TokenizerFolder) -> Any:
     """BERT's normalizer: control characters, Chinese characters, accents, case."""
     return library.normalizers.BertNormalizer(
-        clean_text=True,
         handle_chinese_chars=folder.get_bool("tokenize_chinese_chars", True),
         strip_accents=folder.get_bool("strip_accents", None),
         lowercase=folder.get_bool("do_lower_case", True),
@@ -333,7 +332,7 @@ def library_token(library: Any, token: AddedToken) -> Any:
 def wrap_tokenizer(tokenizer: Any, name: str, folder: TokenizerFolder | None) -> Tokenizer:
     """The Tokenizer of a library's tokenizer, with the settings of its folder."""
     settings = folder.settings if folder else {}
-    if not tokenizer.get_vocab_size(with_added_tokens=True):
+    if not tokenizer.get_vocab_size():
         raise DataError("the tokenizer has no vocabulary", name)
     pads_left = is_left(settings, name, (tokenizer.padding or {}).get("direction", "right"))
     tokenizer.no_padding()

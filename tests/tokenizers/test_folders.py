@@ -9,7 +9,9 @@ from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.errors import DataError, UsageError
 from attnkit.tokenizers.files import AddedToken, TokenizerFolder
 from attnkit.tokenizers.huggingface import describe_misplaced, parse_tokenizer_json
+from attnkit.tokenizers.languages import with_languages
 from attnkit.tokenizers.sentencepiece import split_at_tokens
+from attnkit.tokenizers.tokens import Tokenizer, Tokens
 from tests.places import MODELS
 
 
@@ -221,11 +223,12 @@ class TestPairs:
     @pytest.mark.parametrize("family", ["qwen2", "qwen2_moe", "qwen3", "qwen3_moe"])
     def test_qwen_cuts_digits_one_by_one(self, tmp_path, family):
         """All of these have the tokenizer of Qwen2 in transformers."""
-        vocabulary = {"1": 0, "2": 1, "12": 2, "Ġ": 3}
-        files = {"vocab_json": vocabulary, "merges_txt": "1 2\n"}
+        vocabulary = {"1": 0, "2": 1, "12": 2, "Ġ": 3, "!": 4, "a": 5, "!a": 6}
+        files = {"vocab_json": vocabulary, "merges_txt": "1 2\n! a\n"}
         assert open_tokenizer(folder(tmp_path / "a", **files)).encode("12").ids == [2]
         path = folder(tmp_path / "b", config_json={"model_type": family}, **files)
         assert open_tokenizer(path).encode("12").ids == [0, 1]
+        assert open_tokenizer(path).encode("!a").ids == [6]  # a sign is of the word after it
 
     def test_first_and_last_tokens_where_the_folder_asks_for_them(self, tmp_path):
         vocabulary = {"a": 0, "<s>": 1, "</s>": 2}
@@ -357,6 +360,8 @@ def test_a_tokenizer_of_sounds_has_words_and_files(tmp_path):
     assert {f"{path}/vocab.json", f"{path}/tokenizer_config.json"} <= {*tokenizer.files}
     with pytest.raises(UsageError, match="the labels of the frames of a sound are no tokens of a text"):
         tokenizer.encode("a")
+    folder(tmp_path, tokenizer_config_json={})
+    assert open_tokenizer(path).decode([2, 4]) == "AB"
 
 
 THE = {"vocab_json": {"</s>": 0, "<unk>": 1, "▁the": 2}}
@@ -518,3 +523,22 @@ def test_special_tokens_that_settings_do_not_name_are_those_of_the_class(family,
     around = 2 * (family in ("roberta", "bart"))
     found = tuple(len(open_tokenizer(made).encode(text).ids) - around for text in LOOKS_SPECIAL)
     assert found == counts
+
+
+def test_the_two_sides_of_a_translation_may_have_files_of_their_own(tmp_path):
+    own = library_file(model={"type": "WordLevel", "vocab": {"b": 0}, "unk_token": "b"})
+    path = folder(tmp_path, tokenizer_json=library_file(), target_tokenizer_json=own)
+    found = [open_tokenizer(path, side).vocabulary for side in ("source", "target")]
+    assert found == [["a", "A"], ["b"]]
+
+
+def test_languages_are_left_out_of_decoded_text_though_they_are_no_special_tokens(tmp_path):
+    words = ["</s>", "fr_XX", "chat"]
+    plain = Tokenizer(
+        lambda text: Tokens([], []), lambda: words, lambda ids: " ".join(words[id] for id in ids), {"eos": 0}
+    )
+    settings = TokenizerFolder(folder(tmp_path, tokenizer_config_json={"tokenizer_class": "MBart50Tokenizer"}))
+    assert with_languages(plain, settings).decode([1, 2, 1]) == "chat"
+    (tmp_path / "sentencepiece.bpe.model").write_bytes((MODELS / "t5/spiece.model").read_bytes())
+    found = open_tokenizer(folder(tmp_path, tokenizer_config_json={}, **THE))  # of no class that has languages
+    assert found.languages is None and found.decode([found.vocabulary.index("__fr__"), 2]) == "the"
