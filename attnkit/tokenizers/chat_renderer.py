@@ -191,7 +191,11 @@ def try_to_write(write: Callable[[Messages], str], chat: Messages) -> str | None
 
 
 def describe_failure(error: Exception) -> str:
-    """What a template has raised, in one line."""
+    """What a template has raised, in one line.
+
+    >>> describe_failure(MemoryError()), describe_failure(ValueError("a\\nb")), describe_failure(KeyError())
+    ('it needs too much memory', 'a b', 'KeyError')
+    """
     if isinstance(error, MemoryError | RecursionError):
         return "it needs too much memory" if isinstance(error, MemoryError) else "it calls itself without end"
     place = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""

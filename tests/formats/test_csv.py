@@ -53,6 +53,7 @@ def test_rows_of_numbers_are_a_matrix(text):
             [[1, 3], [2, 4]],
             {"token": ["7", "8"], "model": ["a", "b"]},
         ),  # quoted numbers are words
+        ('token,a,b\n7,1,3\n"8",2,4', [[1, 3], [2, 4]], {"token": ["7", "8"], "model": ["a", "b"]}),
         ("token,a,b\n7,1,3\n8,2,4", [[7, 1, 3], [8, 2, 4]], {"model": ["token", "a", "b"]}),
         ("x,y\n0,5\n1,6\n2,7", [[0, 5], [1, 6], [2, 7]], {"model": ["x", "y"]}),  # numbers that count, of no axis
         ("position,y\n0.5,5\n1,6", [[0.5, 5], [1, 6]], {"model": ["position", "y"]}),

@@ -338,3 +338,10 @@ def test_an_indented_record_by_hand():
 }
 """
     )
+
+
+@pytest.mark.parametrize("labels", [["a", 1], [["a"], ["b", 1]], [["a"], "b"], [1], [[1]], "ab", {"a": 1}])
+def test_labels_are_texts_or_lists_of_texts(labels):
+    text = json.dumps({"tensors": {"x": [[1, 2], [3, 4]]}, "labels": {"token": labels}})
+    with pytest.raises(DataError, match='labels of axis "token" are not a list of strings, nor of such lists'):
+        records(text)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attnkit.errors import DataError
-from attnkit.formats import Source, read
+from attnkit.formats import Source, npy, read
 
 
 def arrays(data: bytes, **options):
@@ -106,3 +106,14 @@ def test_a_header_that_is_none_is_cut_in_the_error():
         with pytest.raises(DataError) as caught:
             arrays(data)
         assert str(caught.value).endswith(f"bad NPY header: {text.replace(chr(27), '')[:40]}")
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (12345,), (10**7, 0), (2, 3), (1, 2, 3, 4), (1,) * 20])
+@pytest.mark.parametrize("dtype", ["f4", "u1", "?"])
+def test_the_bytes_of_numpy(shape, dtype):
+    """Whose header has room for the first dimension to grow to 21 digits."""
+    array = np.broadcast_to(np.ones((), dtype), shape)
+    written = io.BytesIO()
+    np.save(written, np.ascontiguousarray(array) if shape else array)
+    head = npy.encode_array(array)[0]
+    assert head == written.getvalue()[: len(head)] and len(head) % 64 == 0
