@@ -805,6 +805,13 @@ def test_sizes_at_the_ends_of_what_is_counted() -> None:
     moe = {key: value for key, value in DRAWN["qwen2_moe"]["config"].items() if key != "layer_types"}
     moe |= {"num_hidden_layers": 4, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 3}
     assert configuration(moe).stack("decoder").windows == (4, -1, 4, -1)
+    qwen3 = {key: value for key, value in DRAWN["qwen3"]["config"].items() if key != "head_dim"}
+    assert configuration(qwen3).stack("decoder").head_dim == 128  # whatever the width of the model is
+    encoder = configuration(FULL["gemma3_text 5.23.0"], use_bidirectional_attention=True)
+    assert not encoder.head and encoder.decoder is None
+    pair = config_of("transformer")
+    assert configuration(pair, num_encoder_layers=1).encoder.layers == 1
+    assert configuration(pair, num_encoder_layers=0).encoder is None
     older = FULL["bart 5.23.0"] | {"bos_token_id": 0}
     forced = [configuration(older, force_bos_token_to_be_generated=one).special.forced_bos for one in (True, False)]
     assert forced == [0, None]
