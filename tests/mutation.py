@@ -1,9 +1,10 @@
 """Change the package in one place, and see whether a test of its room notices: python -m tests.mutation --mutants 200
 
-Each mutant is one changed operator, constant, comparison, index, axis, argument or default of one function. A fork of a
-process that has collected the tests gives the live function its changed code, and runs the tests that execute it, the
-cheapest first, until one fails. Written are, by room, how many mutants a test noticed, how many survived, and how many
-are in functions that no test executes in its own process; then each survivor, with its tests. `--seed` draws others.
+Each mutant is one changed operator, constant, comparison, index, argument or default of one function. A fork of a
+process that has collected the tests gives the live function its changed code, and runs the tests of its room and of
+tools that execute it, the cheapest first, until one fails. Written are, by room, how many mutants a test noticed, how
+many survived, and how many are in functions that no test executes in its own process; then each survivor, with its
+tests. `--seed` draws others.
 
 Which tests execute a function is recorded once for each file of tests, in the folder `--records`.
 """
@@ -44,12 +45,20 @@ OPERATORS = (
 OTHER = dict(OPERATORS)
 PAIRS = (("min", "max"), ("any", "all"), ("argmin", "argmax"), ("minimum", "maximum"))
 OTHER_NAME = {name: other for pair in PAIRS for name, other in (pair, pair[::-1])}
-SYMMETRIC = {"min", "max", "minimum", "maximum", "array_equal", "logical_and", "logical_or", "cast", "suppress", "vdot"}
+SYMMETRIC = {
+    *("min", "max", "minimum", "maximum", "array_equal", "logical_and", "logical_or", "cast", "suppress", "vdot"),
+    *("add", "isclose", "shares_memory", "swapaxes"),
+}
 NO_EFFECT = {"strict", "stacklevel", "copy"}  # keyword arguments that change no result
 TEXTS = (ast.JoinedStr, ast.FormattedValue)
 NO_CODE = {"annotation", "returns", "decorator_list", "type_params", "type_comment"}  # fields that no call executes
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
+TOOLS = (
+    "tests/commands",
+    "tests/faults",
+    "tests/test_transcripts.py",
+)  # which run tools in their process: of all rooms
 CACHE, OWN = type(functools.cache(len)), ("attnkit", "tests.")
 MEMORY = 4 << 30  # bytes that the tests of a mutant may allocate
 HANGS = 20  # seconds that a test of a mutant may wait, beside 20 times its own
@@ -432,12 +441,16 @@ def main():
             "no:terminal",
             "-p",
             "no:cacheprovider",
+            "-m",
+            "not slow",
             "--assert=plain",
             f"--basetemp={scratch}/tests",
         ]
-        pytest.main([*settings, f"tests/{options.room}", f"attnkit/{options.room}", *options.tests], plugins=[runner])
+        pytest.main(
+            [*settings, f"tests/{options.room}", f"attnkit/{options.room}", *TOOLS, *options.tests], plugins=[runner]
+        )
     counts = runner.counts
-    share = counts["noticed"] / max(1, counts["noticed"] + counts["survived"])
+    share = counts["noticed"] / max(1, counts.total() - counts["not tried"])
     words = ("noticed", "survived", "not reached", "not tried")
     print(
         f"{options.room}: {counts.total()} mutants, {', '.join(f'{counts[one]} {one}' for one in words)} ({share:.1%})"
