@@ -1,15 +1,21 @@
-"""What a slip changes in a stage, in numbers worked by hand; and numbers that are found from arrays."""
+"""What a slip changes in a stage, in numbers worked by hand; all slips of some models; numbers found from arrays."""
+
+import functools
+import re
+from dataclasses import is_dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from attnkit.debugger.slips import COUNTED, find_slips
+from attnkit.debugger.compare import make_picture
+from attnkit.debugger.graphs import debugged_graph
+from attnkit.debugger.slips import COUNTED, find_numbers, find_slips
 from attnkit.debugger.verdict import drop_same, nearest_value
 from attnkit.model.graph.kinds import KINDS
 from attnkit.model.graph.nodes import Inputs, Node, Scope
-from attnkit.model.passes.model_graph import model_graph
 from attnkit.model.slips import Number, Slip
-from tests.registry import load_core, make_batch
+from tests.registry import load_core, make_batch, open_model
 
 
 def compute(kind, *arrays, **options):
@@ -87,17 +93,128 @@ def test_a_number_that_changes_nothing_is_not_found():
     assert nearest_value(lambda logarithm: np.ones((1, 2)), number, np.ones((1, 1))) is None
 
 
-# models that have the slips of nearly all kinds of nodes
-MODELS = ("albert", "bart-labels", "deepseek_v3", "dinov2-registers", "gemma3", "gpt_oss", "marian", "mt5", "opt-350m",
-          "recurrent/tanh-bridge-lstm", "seq2seq", "waves/layer")  # fmt: skip
-EQUAL_NUMBERS = "the scale of the scores"  # which may be the number of another sentence, or that of the model
+# All slips of some models: slips.txt beside this file
+
+
+LISTED = Path(__file__).with_name("slips.txt")
+MODELS = (
+    "albert", "bart-labels", "trained/bert", "modernbert", "llama3", "llama-dynamic", "gguf/phi3-long", "qwen3-factor",
+    "smollm3", "gemma2", "gemma3", "embeddinggemma", "olmo2", "granite", "falcon-7b", "falcon-rw", "bloom", "gpt_oss",
+    "gguf/qwen2_moe", "deepseek_v2", "deepseek_v3", "opt-350m", "trained/t5", "mt5", "marian", "trained/transformer",
+    "seq2seq", "recurrent/tanh-bridge-lstm", "recurrent/luong-additive", "recurrent/unlike", "recurrent/general-before",
+    "recurrent/sutskever", "vit", "dinov2-registers", "clip:vision", "siglip:vision", "inputs/siglip", "inputs/whisper",
+    "waves/layer", "inputs/wav2vec2",
+)  # fmt: skip
+
+
+def graph_of(name):
+    """The graph of a model with its batch: a picture in place of pixels, and a sound in place of what is made of it."""
+    core = load_core(name)
+    batch, picture = make_batch(core.config), None
+    read = {"ids": batch.ids, "mask": batch.mask, "target": batch.target, "target_mask": batch.target_mask}
+    sound = np.random.default_rng(0).normal(size=(2, 900)) if core.config.sound else None
+    if core.config.patches:
+        picture = make_picture(open_model(name), np.zeros((50, 40, 3), np.uint8))
+    return debugged_graph(core, Inputs(**read, types=batch.types, image=batch.pixels, sound=sound), picture)
+
+
+def list_slips(graph):
+    """A line for each slip and number: the first site, how many nodes it changes, the sentence, and what is other.
+
+    Numbers are 2.5, with their range and the published ones.
+    """
+    nodes = [*graph.nodes.values()]
+    rows = [(one.name, one.changes, "") for one in find_slips(graph, nodes, "bfloat16") if one.number is None]
+    for one in find_numbers(graph, nodes):
+        changes = {site: make(2.5) for site, make in one.changes.items()}
+        rows.append((one.sentence, changes, " in {:g}…{:g}: ".format(*one.range) + " ".join(map(shown, one.published))))
+    for sentence, changes, end in rows:
+        site, node = next(iter(changes.items()))
+        before = graph.nodes[site].change(config=graph.core.config)
+        other = ", ".join(differences(node.change(config=node.options.get("config", graph.core.config)), before))
+        yield f"{site} ({len(changes)}): {sentence} | {other or 'as it is'}{end}".rstrip()
+
+
+def differences(new, old, name=""):
+    """The parts of a node or of one of its options that are others, as name=value."""
+    parts, before = parts_of(new), parts_of(old)
+    if parts is None or before is None:
+        if shown(new) != shown(old):
+            yield f"{name}={shown(new)}"
+        return
+    for part, value in parts.items():
+        yield from differences(value, before.get(part), f"{name}.{part}".lstrip("."))
+
+
+def parts_of(value):
+    """The named parts of a value, or None for one that has none."""
+    if isinstance(value, Node):
+        return {"node": value.kind, "inputs": value.inputs, "layer": value.layer, **value.options}
+    if hasattr(value, "_asdict"):
+        return value._asdict()
+    if is_dataclass(value):
+        return vars(value)
+    if isinstance(value, tuple) and any(map(parts_of, value)):
+        return {str(at): one for at, one in enumerate(value)}
+    return value if isinstance(value, dict) else None
+
+
+def shown(value):
+    if isinstance(value, np.ndarray):
+        return f"{value.shape} {' '.join(f'{one:.6g}' for one in value.ravel()[:4])}"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def of_any_layer(line):
+    """A line without its number of nodes and the numbers of layers."""
+    return re.sub(r"\.\d+(?=\.)|^\S+ \(\d+\)", "", line)
+
+
+@functools.cache
+def sections():
+    """The heading and lines of each model in slips.txt, which no model before has; and all lines, of any layer."""
+    found = {}
+    for section in LISTED.read_text(encoding="utf-8").split("\n\n"):
+        heading, *lines = section.strip().splitlines()
+        found[heading.partition(": ")[0]] = heading, lines
+    return found, {of_any_layer(line) for _, lines in found.values() for line in lines}
+
+
+def heading_of(name, lines):
+    return f"{name}: {len(lines)} slips of {sum(int(re.search(r'[(]([0-9]+)[)]', line)[1]) for line in lines)} nodes"
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_the_slips_of_a_model_are_those_of_the_list(name):
+    (listed, known), found = sections(), [*list_slips(graph_of(name))]
+    heading, lines = listed[name]
+    assert heading_of(name, found) == heading
+    assert [line for line in lines if line not in found] == []
+    assert [line for line in found if of_any_layer(line) not in known] == []
+
+
+def write_list():
+    """The text of slips.txt: PYTHONPATH=. python tests/debugger/test_slips.py > tests/debugger/slips.txt"""
+    known, parts = set(), []
+    for name in MODELS:
+        found = [*list_slips(graph_of(name))]
+        lines = [line for line in found if of_any_layer(line) not in known]
+        parts.append("\n".join([heading_of(name, found), *lines]))
+        known |= {*map(of_any_layer, found)}
+    return "\n\n".join(parts)
+
+
+EQUAL_NUMBERS = "the scale of the scores"  # which may be the number of another sentence, or that of the model
+
+
+@pytest.mark.parametrize(
+    "name",
+    ("albert", "bart-labels", "deepseek_v3", "dinov2-registers", "gemma3", "gpt_oss", "marian", "mt5", "opt-350m",
+     "recurrent/tanh-bridge-lstm", "seq2seq", "waves/layer"),
+)  # fmt: skip
 def test_each_slip_changes_a_model_in_its_own_way(name):
     """No sentence leaves all nodes as they are, and no two have the same changes, except for that of COUNTED."""
-    core = load_core(name)
-    graph = model_graph(core, inputs_of(make_batch(core.config)))
+    graph = graph_of(name)
     found = {}
     for slip in find_slips(graph, [*graph.nodes.values()], "bfloat16"):
         changes = frozenset((site, key_of(node)) for site, node in slip.changes.items())
@@ -106,11 +223,6 @@ def test_each_slip_changes_a_model_in_its_own_way(name):
             assert changes, slip.name
             assert found.setdefault(changes, slip.name) == slip.name
     assert len(found) > 20
-
-
-def inputs_of(batch):
-    read = {"ids": batch.ids, "mask": batch.mask, "target": batch.target, "target_mask": batch.target_mask}
-    return Inputs(**read, types=batch.types, image=batch.pixels, features=batch.sound)
 
 
 def key_of(value):
@@ -129,3 +241,7 @@ def test_a_change_of_two_names_is_tried_once():
     both = [Slip("queries are not rotated", {"q": stage}), Slip("queries and keys are not rotated", {"q": stage})]
     assert drop_same(both) == both[:1]
     assert drop_same([both[0], Slip("another", {"q": stage._replace(layer="k")})])[1].name == "another"
+
+
+if __name__ == "__main__":
+    print(write_list())
