@@ -121,7 +121,7 @@ def graph_of(name):
 def list_slips(graph):
     """A line for each slip and number: the first site, how many nodes it changes, the sentence, and what is other.
 
-    Numbers are 2.5, with their range and the published ones.
+    Of sites with one last part, what is other in the first. Numbers are 2.5, with their range and the published ones.
     """
     nodes = [*graph.nodes.values()]
     rows = [(one.name, one.changes, "") for one in find_slips(graph, nodes, "bfloat16") if one.number is None]
@@ -129,10 +129,21 @@ def list_slips(graph):
         changes = {site: make(2.5) for site, make in one.changes.items()}
         rows.append((one.sentence, changes, " in {:g}…{:g}: ".format(*one.range) + " ".join(map(shown, one.published))))
     for sentence, changes, end in rows:
-        site, node = next(iter(changes.items()))
-        before = graph.nodes[site].change(config=graph.core.config)
-        other = ", ".join(differences(node.change(config=node.options.get("config", graph.core.config)), before))
-        yield f"{site} ({len(changes)}): {sentence} | {other or 'as it is'}{end}".rstrip()
+        others = {}
+        for site, node in changes.items():
+            part = site.rpartition(".")[2]
+            if part not in others:
+                others[part] = other_parts(graph, node)
+        first = next(iter(changes))
+        alike = {of_any_layer(text): f"{part} {text}" for part, text in [*others.items()][::-1]}
+        words = "; ".join([*alike.values()][::-1]).removeprefix(f"{first.rpartition('.')[2]} ")
+        yield f"{first} ({len(changes)}): {sentence} | {words or 'as it is'}{end}".rstrip()
+
+
+def other_parts(graph, node):
+    config = graph.core.config
+    before = graph.nodes[node.site].change(config=config)
+    return ", ".join(differences(node.change(config=node.options.get("config", config)), before))
 
 
 def differences(new, old, name=""):
