@@ -215,3 +215,62 @@ def test_axes_of_sites():
     assert site_axes("encoder.0.self.q_projected", 3) == ("batch", "token", "model")
     assert site_axes("pooler", 2) == ("batch", "model")
     assert site_axes("logits", 2) == ("batch", "vocab") or site_axes("logits", 2) == ("token", "vocab")
+
+
+def test_orders_of_axes_are_tried_by_how_many_are_exchanged():
+    """Two neighbours, then all in reverse, then one that passes two."""
+    x = numbers(2, 2, 2)
+    views = [*layouts.find_views(x, x.shape, ("batch", "token", "model"))]
+    orders = {"": "btm", "batch, model, token": "bmt", "token, batch, model": "tbm", "model, token, batch": "mtb",
+              "token, model, batch": "tmb", "model, batch, token": "mbt"}  # fmt: skip
+    assert [view.done for view in views] == [words and f"axes ({words})" for words in orders]
+    for view, order in zip(views, orders.values(), strict=True):
+        np.testing.assert_array_equal(view.array, np.einsum(f"{order}->btm", x))
+        assert view.is_usual == (order.replace("t", "") == "bm"), "tokens may be anywhere"
+
+
+@pytest.mark.parametrize(
+    ("size", "shape", "axes", "which", "done"),
+    [
+        ((3, 4), (1, 1, 4), STATES, (slice(1), slice(4)), "without the last 2 tokens"),
+        ((1, 6), (1, 1, 4), LOGITS, (slice(1), slice(4)), "without the last 2 words"),
+        ((3, 6), (1, 2, 4), LOGITS, (slice(2), slice(4)), "without the last 1 token and 2 words"),
+        ((8, 3), (1, 3, 6), LOGITS, (slice(6), slice(3)), "without the last 2 words, axes (vocab, token)"),
+        ((3, 3), (1, 1, 2, 2), SCORES, (slice(2), slice(2)), "without the last 1 query and 1 key"),
+    ],
+)
+def test_what_is_cut_of_an_array_that_is_larger(size, shape, axes, which, done):
+    x = numbers(*size)
+    fitted = to_layout(x, shape, axes)
+    cut = x[which].T if "axes" in done else x[which]
+    assert fitted.done == done
+    np.testing.assert_array_equal(fitted.array, cut.reshape(shape))
+
+
+@pytest.mark.parametrize(("size", "shape"), [((3, 6), (1, 3, 4)), ((1, 4), (1, 1, 6)), ((2, 3, 4), (1, 3, 4))])
+def test_no_axis_is_cut_but_those_of_tokens_and_words(size, shape):
+    assert to_layout(numbers(*size), shape, STATES).array is None
+
+
+INTERLEAVED = "columns interleaved in each head (in halves in the reference)"
+
+
+@pytest.mark.parametrize(
+    ("order", "heads", "words"),
+    [
+        ([0, 1, 2, 3], 2, ""),
+        ([2, 3, 0, 1], 2, "heads in the order 1, 0"),
+        ([2, 3, 4, 5, 0, 1], 3, "heads in the order 2, 0, 1"),
+        ([0, 1, 3, 2], 2, layouts.MIXED),  # each head its own columns, in orders of their own
+        ([0, 2, 1, 3], 2, layouts.MIXED),  # columns of both heads in each
+        ([1, 0, 3, 2], 2, "columns of each head in another order"),
+        ([0, 2, 1, 3], 1, INTERLEAVED),
+        ([0, 2, 4, 1, 3, 5], 1, INTERLEAVED),
+        ([0, 3, 1, 4, 2, 5], 1, "columns in halves in each head (interleaved in the reference)"),
+        ([0, 2, 1, 3, 4, 5], 1, "columns interleaved in each head among the first 4 (in halves in the reference)"),
+        ([6, 8, 7, 9, 0, 2, 1, 3], 2, layouts.MIXED),
+        ([4, 6, 5, 7, 0, 2, 1, 3], 2, f"{INTERLEAVED} and heads in the order 1, 0"),
+    ],
+)
+def test_orders_of_columns_in_words(order, heads, words):
+    assert describe_order(np.array(order), heads) == words
