@@ -7,6 +7,8 @@ import pytest
 
 from attnkit.debugger.compare import Request, compare_with_model
 from attnkit.debugger.dumps import Dump, array_entry
+from attnkit.debugger.names import TensorSource
+from attnkit.debugger.processed_weights import is_processed
 from attnkit.debugger.verdict import (
     ALONE,
     Cause,
@@ -133,20 +135,20 @@ def conclude(causes=(), doubtful=(), others=(), added=1.0, noise=1e-9, favourite
     ("given", "verdict", "names"),
     [
         # the best, and what leaves at most four times as much
-        ({"causes": [("b", 4e-3), ("c", 4.1e-3), ("a", 1e-3)]}, "named", ["a", "b"]),
+        ({"causes": [("b", 4e-3), ("a", 4.1e-3), ("c", 1e-3)]}, "named", ["c", "b"]),
         # or at most an eighth of the noise
         ({"causes": [("b", 4e-3), ("c", 4.1e-3), ("a", 1e-3)], "noise": 8 * 4.1e-3}, "named", ["a", "b", "c"]),
         # a slip of some of its nodes alone only where no whole one is as good
         ({"causes": [(f"a (q{ALONE}", 1e-3), ("a", 2e-3)]}, "named", ["a"]),
         ({"causes": [(f"a (q{ALONE}", 1e-3), ("a", 5e-3)]}, "named", [f"a (q{ALONE}"]),
         ({"causes": [("a", 1e-3)], "doubtful": [("b", 0.0)], "others": [("c", 0.0)]}, "named", ["a"]),
-        ({"doubtful": [("b", 0.2), ("a", 0.1)], "others": [("c", 0.0)]}, "undecidable", ["a", "b"]),
+        ({"doubtful": [("a", 0.2), ("b", 0.1)], "others": [("c", 0.0)]}, "undecidable", ["b", "a"]),
         # a difference below a hundred eighths of the noise
         ({"noise": 0.08, "added": 0.99, "others": [("a", 0.5)]}, "undecidable", []),
         ({"noise": 0.08, "added": 1.0, "others": [("a", 0.5)]}, "unknown", ["a"]),
         # the three nearest, which leave at most nine tenths
-        ({"others": [("e", 0.91), ("d", 0.9), ("b", 0.2), ("a", 0.1)]}, "unknown", ["a", "b", "d"]),
-        ({"others": [("d", 0.8), ("c", 0.3), ("b", 0.2), ("a", 0.1)]}, "unknown", ["a", "b", "c"]),
+        ({"others": [("a", 0.91), ("b", 0.9), ("c", 0.2), ("d", 0.1)]}, "unknown", ["d", "c", "b"]),
+        ({"others": [("a", 0.8), ("b", 0.3), ("c", 0.2), ("d", 0.1)]}, "unknown", ["d", "c", "b"]),
         ({}, "unknown", []),
     ],
 )
@@ -212,17 +214,46 @@ def test_sites_recorded_before_what_they_are_computed_from():
 # Judged sites of a small model
 
 
-def judge(change, why=True, **dtypes):
-    """The rows that differ of what a model computes in float32, after a change of its arrays, by site."""
-    core, ids = load_core("gpt2"), np.array([[5, 9, 17, 30, 8, 41]])
+def judge(change, slips=(), name="gpt2", dtype=np.float32):
+    """The rows that differ of what a model computes with slips, after a change of its arrays, by site."""
+    core, ids = load_core(name), np.array([[5, 9, 17, 30, 8, 41]])
     graph, memo = model_graph(core, Inputs(ids=ids)), {}
+    changes = {site: graph.nodes[site].change(**options) for site, options in dict(slips).items()}
     for site in graph.nodes:
-        graph.evaluate(site, graph.roots, precision="float32", memo=memo)
-    arrays = {"input_ids": ids} | {site: array.astype(np.float32) for site, array in memo.items()}
+        graph.evaluate(site, graph.roots, changes, "float32", memo)
+    arrays = {"input_ids": ids} | {site: array.astype(dtype) for site, array in memo.items()}
     change(arrays)
     dump = Dump("mine.npz", {name: array_entry(array) for name, array in arrays.items()}, True)
-    report = compare_with_model(open_model("gpt2"), dump, Request(why=why, all_rows=True))
+    report = compare_with_model(open_model(name), dump, Request(why=True, all_rows=True))
     return {row.site: row for row in report.rows if row.differs}
+
+
+def leave(arrays):
+    """Change nothing."""
+
+
+@pytest.mark.parametrize(
+    ("factor", "dtype", "verdict", "name"),
+    [
+        (3.0, np.float32, "named", "the scores are multiplied by 3 instead of 0.408248"),
+        (3.0, np.float16, "undecidable", "the scores are multiplied by 3 instead of 0.408248"),  # or a number near it
+        (1.0, np.float16, "named", "the scale of the scores is missing"),
+    ],
+)
+def test_a_number_is_named_where_no_other_near_it_explains_the_same(factor, dtype, verdict, name):
+    row = judge(leave, {"decoder.0.self.scaled": {"factor": factor}}, dtype=dtype)["decoder.0.self.scaled"]
+    assert (row.verdict, row.causes[0].name) == (verdict, name)
+
+
+def test_experts_that_compute_in_place_of_others_are_found_from_their_results():
+    """Where the dump has the result of the experts, and where it has its sum with the residual alone."""
+    slip = {f"decoder.{number}.ffn.output": {"instead": {2: 0}} for number in (0, 1)}
+    for drop in (leave, lambda arrays: [arrays.pop(f"decoder.{number}.ffn.output") for number in (0, 1)]):
+        rows = judge(drop, slip, "gpt_oss")
+        assert {cause.name for row in rows.values() for cause in row.causes} == {
+            "expert 0 computes in place of expert 2"
+        }
+        assert {row.verdict for row in rows.values()} == {"named"}
 
 
 DROPOUT = np.where(np.arange(7 * 6 * 40) % 5, 1.25, 0)  # a fifth of the numbers
@@ -262,3 +293,36 @@ def test_a_number_that_is_not_finite_is_placed():
 
     (row,) = (row for row in judge(spoil).values() if row.kind == "not finite")
     assert (row.site, row.note) == ("decoder.0.ffn.output", "nan in row 2, column 3")
+
+
+# Weights that TransformerLens has processed
+
+
+@pytest.mark.parametrize(
+    ("gamma", "result", "expected"),
+    [([1.0, 2.0], [[1.0, -1.0]], True), ([1.0, 1.0], [[1.0, -1.0]], False), ([1.0, 2.0], [[1.0, -2.0]], False)],
+)
+def test_a_norm_without_its_weight_is_processed(gamma, result, expected):
+    node = Node("decoder.0.norm1", "norm", (), (), "decoder.0.norm1")
+    core = SimpleNamespace(params={"decoder.0.norm1": {"gamma": np.array(gamma)}})
+    graph = SimpleNamespace(nodes={"decoder.0.norm1": node}, core=core)
+    mine = {"ln1.hook_normalized": np.array([[1.0, -1.0]]), "ln1.hook_out": np.array(result)}
+    assert is_processed(mine, {"decoder.0.norm1": TensorSource("ln1.hook_out")}, graph) is expected
+
+
+@pytest.mark.parametrize(
+    ("table", "mine", "expected"),
+    [
+        ([[1.0, 2.0]], [[-0.5, 0.5]], True),
+        ([[1.0, 2.0]], [[1.0, 2.0]], False),
+        ([[-1.0, 1.0]], [[-1.0, 1.0]], False),  # centered before
+        ([[1.0, 2.0]], [[-0.1, 0.1], [-1.998, 2.001]], True),  # 0.0015 is within a thousandth of the largest number
+        ([[1.0, 2.0]], [[-0.1, 0.1], [-1.995, 2.0]], False),
+    ],
+)
+def test_embeddings_without_their_mean_are_processed(table, mine, expected):
+    site = "decoder.embed.words"
+    core = SimpleNamespace(params={"decoder.embed": {"table": np.array(table)}})
+    graph = SimpleNamespace(nodes={site: Node(site, "words", (), (), "decoder.embed")}, core=core)
+    sources = {site: TensorSource("hook_embed"), "another": TensorSource("x")}
+    assert is_processed({"hook_embed": np.array(mine)}, sources, graph) is expected
