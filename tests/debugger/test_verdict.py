@@ -235,8 +235,8 @@ def leave(arrays):
 @pytest.mark.parametrize(
     ("factor", "dtype", "verdict", "name"),
     [
-        (3.0, np.float32, "named", "the scores are multiplied by 3 instead of 0.408248"),
-        (3.0, np.float16, "undecidable", "the scores are multiplied by 3 instead of 0.408248"),  # or a number near it
+        (3.0, np.float32, "named", "the scores are multiplied by 3 instead of 0.5"),
+        (3.0, np.float16, "undecidable", "the scores are multiplied by 3 instead of 0.5"),  # or a number near it
         (1.0, np.float16, "named", "the scale of the scores is missing"),
     ],
 )
