@@ -229,6 +229,13 @@ def test_orders_of_axes_are_tried_by_how_many_are_exchanged():
         assert view.is_usual == (order.replace("t", "") == "bm"), "tokens may be anywhere"
 
 
+def test_orders_of_what_is_cut_are_tried_by_how_many_axes_are_exchanged():
+    """Of 6 × 6 × 6 numbers 6 × 4 × 4, which begin at the third of the cut axes: the first number tells their order."""
+    views = layouts.find_views(np.arange(216).reshape(6, 6, 6), (6, 4, 4), ("batch", "query", "key"))
+    firsts = [int(view.array[0, 0, 0]) for view in views if "first" in view.done]
+    assert [one for at, one in enumerate(firsts) if firsts[at - 1 : at] != [one]] == [14, 74, 84, 74]
+
+
 @pytest.mark.parametrize(
     ("size", "shape", "axes", "which", "done"),
     [

@@ -426,3 +426,9 @@ def test_one_norm_of_both_sub_layers_is_called_once(family, tmp_path):
             f"decoder.{layer}.norm2": norm,
             f"decoder.{layer}.ffn.residual": block,
         }
+
+
+def test_names_of_no_scheme():
+    located = locate_sites(["x", "y"], open_model("gpt2"))
+    assert (located.scheme, located.family, located.sources) == ("", "", {})
+    assert {*located.unknown} == {"x", "y"}

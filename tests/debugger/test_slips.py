@@ -10,7 +10,7 @@ import pytest
 
 from attnkit.debugger.compare import make_picture
 from attnkit.debugger.graphs import debugged_graph
-from attnkit.debugger.slips import COUNTED, find_numbers, find_slips
+from attnkit.debugger.slips import COUNTED, find_numbers, find_slips, other_widths
 from attnkit.debugger.verdict import drop_same, nearest_value
 from attnkit.model.graph.kinds import KINDS
 from attnkit.model.graph.nodes import Inputs, Node, Scope
@@ -91,6 +91,14 @@ def test_a_theta_is_found_from_what_it_rotates():
 def test_a_number_that_changes_nothing_is_not_found():
     number = Number("{}", {}, 1.0, (0.1, 10.0))
     assert nearest_value(lambda logarithm: np.ones((1, 2)), number, np.ones((1, 1))) is None
+
+
+@pytest.mark.parametrize(
+    ("left", "keys", "widths"),
+    [(1, 20, [0, 2, 3]), (0, 20, [1]), (4, 9, [2, 3, 5, 8]), (4, 10, [2, 3, 5, 8, 9]), (3, 20, [1, 2, 4, 6, 7])],
+)
+def test_windows_that_may_be_mistaken_for_another(left, keys, widths):
+    assert sorted(other_widths(left, keys)) == widths
 
 
 # All slips of some models: slips.txt beside this file

@@ -214,8 +214,12 @@ def test_sites_recorded_before_what_they_are_computed_from():
 # Judged sites of a small model
 
 
-def judge(change, slips=(), name="gpt2", dtype=np.float32):
+def judge(change, slips=(), name="gpt2", dtype=np.float32, digits=0):
     """The rows that differ of what a model computes with slips, after a change of its arrays, by site."""
+    return {site: row for site, row in rows_of(change, slips, name, dtype, digits).items() if row.differs}
+
+
+def rows_of(change, slips=(), name="gpt2", dtype=np.float32, digits=0):
     core, ids = load_core(name), np.array([[5, 9, 17, 30, 8, 41]])
     graph, memo = model_graph(core, Inputs(ids=ids)), {}
     changes = {site: graph.nodes[site].change(**options) for site, options in dict(slips).items()}
@@ -223,9 +227,10 @@ def judge(change, slips=(), name="gpt2", dtype=np.float32):
         graph.evaluate(site, graph.roots, changes, "float32", memo)
     arrays = {"input_ids": ids} | {site: array.astype(dtype) for site, array in memo.items()}
     change(arrays)
-    dump = Dump("mine.npz", {name: array_entry(array) for name, array in arrays.items()}, True)
+    entries = {name: array_entry(array)._replace(digits=digits) for name, array in arrays.items()}
+    dump = Dump("mine.npz", entries, True)
     report = compare_with_model(open_model(name), dump, Request(why=True, all_rows=True))
-    return {row.site: row for row in report.rows if row.differs}
+    return {row.site: row for row in report.rows}
 
 
 def leave(arrays):
@@ -243,6 +248,14 @@ def leave(arrays):
 def test_a_number_is_named_where_no_other_near_it_explains_the_same(factor, dtype, verdict, name):
     row = judge(leave, {"decoder.0.self.scaled": {"factor": factor}}, dtype=dtype)["decoder.0.self.scaled"]
     assert (row.verdict, row.causes[0].name) == (verdict, name)
+
+
+def test_printed_numbers_have_the_noise_of_their_digits():
+    arrays = {}
+    rows = rows_of(arrays.update, digits=3)
+    for site in ("decoder.0.self.scaled", "decoder.0.ffn.residual"):
+        assert rows[site].noise == pytest.approx(8e-3 * np.abs(arrays[site]).max(), rel=1e-2)
+    assert not any(row.differs for row in rows.values())
 
 
 def test_experts_that_compute_in_place_of_others_are_found_from_their_results():

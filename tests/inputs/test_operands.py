@@ -9,25 +9,31 @@ import pytest
 from attnkit import model
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.errors import AttnkitError, DataError
+from attnkit.formats.streams import Source
 from attnkit.inputs import (
+    answers,
     attention_inputs,
     detokenizer,
     encoding,
+    layers,
     operands,
     output_matrix,
     patches,
     recurrent_layers,
     sound_inputs,
+    source_states,
     targets,
     text_columns,
     text_inputs,
 )
-from attnkit.inputs.image_processor import ImageProcessor, crop_center
+from attnkit.inputs.image_processor import ImageProcessor, crop_center, new_processor
 from attnkit.inputs.recurrent_layers import RecurrentOptions, Texts
 from attnkit.model.config import PatchConfig
+from attnkit.model.formulas import recurrent
 from attnkit.model.formulas.recurrent import RecurrentLayer
 from attnkit.records import Record, Tensor
 from attnkit.tokenizers import Tokenizer, Tokens
+from tests.registry import open_model
 
 
 def of_shape(*shape):
@@ -499,3 +505,130 @@ def test_a_prompt_needs_its_folder():
     with pytest.raises(AttnkitError, match="the model has layers 0:6"):
         encoding.parse_layers("4:7", 6)
     assert encoding.parse_layers("6:6", 6) == (6, 6)
+
+
+# States of an encoder beside its memory
+
+
+def encoder_of(layers):
+    return SimpleNamespace(encoder=SimpleNamespace(layers=layers))
+
+
+def ran(*numbers):
+    """The context of a run of some layers, whose last states are their numbers."""
+    states = {f"encoder.{at}.rnn": model.State(np.full((1, 2), float(at))) for at in numbers}
+    return SimpleNamespace(final_states=states)
+
+
+def test_layers_that_ran_follow_the_states_of_those_before_them():
+    add = source_states.add_last_states
+    first = add(Record({}), encoder_of(3), ran(0, 1), True)
+    assert first["memory_state"].tolist() == [[[0, 0], [1, 1]]]
+    assert add(first, encoder_of(3), ran(2), True)["memory_state"][0, :, 0].tolist() == [0, 1, 2]
+    assert add(first, encoder_of(3), ran(1, 2), True)["memory_state"][0, :, 0].tolist() == [0, 1, 2]
+    assert add(first, encoder_of(3), ran(0), True)["memory_state"][0, :, 0].tolist() == [0]
+    assert add(Record({}), encoder_of(3), ran(1), False)["memory_state"].tolist() == [[1, 1]]
+    assert add(first, encoder_of(3), ran(), True) is first
+
+
+def test_a_memory_has_the_batch_of_x_and_its_width():
+    config = SimpleNamespace(memory_width=4, source_states=SimpleNamespace(parts=1, layers=2, width=3))
+
+    def fields(memory, x, **companions):
+        return source_states.memory_fields(
+            operands.AttendedTensor({"x": memory}, companions=Record(companions)), config, x
+        )
+
+    states = fields(of_shape(2, 5, 4), of_shape(2, 3, 6), memory_state=of_shape(2, 2, 3))["source_states"]
+    assert [one.hidden.tolist() for one in states] == [[[0, 1, 2], [6, 7, 8]], [[3, 4, 5], [9, 10, 11]]]
+    one = fields(of_shape(5, 4), of_shape(3, 6), memory_state=of_shape(2, 3))["source_states"]
+    assert [state.hidden.tolist() for state in one] == [[[0, 1, 2]], [[3, 4, 5]]]
+    for memory, x in (
+        (of_shape(5, 4), of_shape(2, 3, 6)),
+        (of_shape(1, 5, 4), of_shape(2, 3, 6)),
+        (of_shape(5, 3), of_shape(3, 6)),
+    ):
+        with pytest.raises(DataError, match="expected the same batch, and width 4"):
+            fields(memory, x, memory_state=of_shape(2, 3))
+    with pytest.raises(DataError, match="a memory and no memory_state"):
+        fields(of_shape(5, 4), of_shape(3, 6))
+    with pytest.raises(DataError, match=r"memory_state \(2, 3\): expected \(2, 2, 3\)"):
+        fields(of_shape(2, 5, 4), of_shape(2, 3, 6), memory_state=of_shape(2, 3))
+
+
+# Layers
+
+
+def test_experts_of_a_file_are_softmax_over_the_chosen():
+    params = {"router": of_shape(4, 3), "w1": of_shape(3, 4, 5), "w2": of_shape(3, 5, 4), "b1": of_shape(3, 5)}
+    experts, config = layers.find_experts(params, 2, False)
+    assert (config.count, config.chosen, config.hidden, config.score) == (3, 2, 5, "chosen")
+    assert experts.expert(1)["w1"].tolist() == params["w1"][1].tolist() and [*experts.router] == ["router"]
+    assert layers.find_experts(params, 3, False)[1].chosen == 3
+    for changes, chosen, problem in (
+        ({}, 4, "4 of 3 experts"),
+        ({"router": of_shape(4)}, 2, r"router \(4,\): expected \(D, E\)"),
+        ({"w1": of_shape(2, 4, 5)}, 2, r"w1 \(2, 4, 5\) for a router \(4, 3\): expected 3 experts"),
+        ({"b1": of_shape(3, 1, 5)}, 2, r"b1 \(3, 1, 5\) for a router"),
+        ({"w3": of_shape(3, 4, 5)}, 2, "only --gated uses"),
+        ({"w9": of_shape(3, 4, 5)}, 2, "w9 is not one of"),
+    ):
+        with pytest.raises(AttnkitError, match=problem):
+            layers.find_experts(params | changes, chosen, False)
+    with pytest.raises(DataError, match="no w3"):
+        layers.find_experts(params, 2, True)
+
+
+def test_gradients_of_recurrent_weights_have_the_names_of_their_file():
+    params = {f"rnn.{name}_l0": of_shape(3, 3) for name in ("weight_ih", "weight_hh")}
+    read = recurrent_layers.read_torch(params)
+    assert [*read.by_name(read.layers)] == [*params]
+    onnx = {"W": of_shape(2, 12, 2), "R": of_shape(2, 12, 3), "B": of_shape(2, 24), "P": of_shape(2, 9)}
+    read = recurrent_layers.read_onnx(onnx)
+    for name, array in read.by_name(read.layers).items():
+        np.testing.assert_array_equal(array, onnx[name], name)
+    assert read.layers[0].forward["input"][3:6].tolist() == onnx["W"][0, 6:9].tolist(), "ONNX: i o f c"
+
+
+@pytest.mark.parametrize(
+    ("directions", "names"),
+    [((1, 0), ["cell", "state"]), ((0, 1), ["cell", "state"]),
+     ((1, 1), ["cell_l0", "state_l0", "cell_l0_reverse", "state_l0_reverse"])],
+)  # fmt: skip
+def test_intermediates_of_one_direction_have_no_ending(directions, names):
+    trace = recurrent.Trace({}, of_shape(1, 2, 3), of_shape(1, 2, 3), None)
+    runs = [recurrent.DirectionRun(trace.hidden, None, trace) if one else None for one in directions]
+    run, formulas = recurrent.LayerRun(trace.hidden, *runs), {"cell": "c", "state": "h"}
+    found = recurrent_layers.describe_runs([run], ("cell", "state"), Record({"x": of_shape(2, 3)}), formulas)
+    assert (
+        [*found] == names and found[names[0]].axes == ("token", "hidden") and found[names[1]].axes == ("token", "model")
+    )
+    both = recurrent_layers.describe_runs([run, run], ("state",), Record({"x": of_shape(1, 2, 3)}), formulas)
+    assert len(both) == 2 * sum(directions) and {one.array.shape for one in both.values()} == {(1, 2, 3)}
+
+
+# What is at an edge
+
+
+def test_edges_of_what_tools_read():
+    assert text_inputs.pad_batch([], [], 0, "", True).ids.shape == (0, 0)
+    assert text_inputs.ids_to_inputs(Record({"x": np.array([0, 0])}), [], 0).size == 1
+    assert text_inputs.ids_to_inputs(Record({"x": np.array([2, 0])}), [], 0).size == 3
+    assert text_inputs.ids_to_inputs(Record({"x": np.zeros(0, int)}), [], 0).size == 1
+    spans = encoding.text_spans(Record({"ids": np.zeros((2, 3), int), "mask": np.array([[[0, 0, 0]], [[1, 1, 0]]])}))
+    assert spans == [slice(0, 0), slice(0, 2)]
+    lone = operands.select_mask(Record({"mask": np.ones((1, 3), bool)}), "mask", of_shape(3, 4))
+    assert lone["x"].shape == (1, 3)
+    longest = b"0.5" + b" " * (answers.LONGEST - 3)
+    assert answers.read_answer(Source.of(longest), "x", 1).tolist() == [0.5]
+    assert patches.read_box(Record({"box": np.array([0.0, 0, 1 << 20, 1])})).tolist() == [0, 0, 1 << 20, 1]
+    with pytest.raises(DataError, match="is no box"):
+        patches.read_box(Record({"box": np.array([0.0, 0, (1 << 20) + 1, 1])}))
+    black, white = (new_processor(1, 1).normalize(np.full((1, 1, 3), level, np.uint8)) for level in (0, 255))
+    np.testing.assert_allclose([black.ravel(), white.ravel()], [[-1] * 3, [1] * 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(24,), (1, 1, 2, 24), (2, 23)])
+def test_states_of_another_shape_do_not_go_on(shape):
+    with pytest.raises(DataError, match=r"expected \(T, \d+\) or \(B, T, \d+\)"):
+        encoding.read_inputs(open_model("bert"), "encoder", 1, Record({"x": np.zeros(shape)}), None)
