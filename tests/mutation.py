@@ -47,7 +47,7 @@ PAIRS = (("min", "max"), ("any", "all"), ("argmin", "argmax"), ("minimum", "maxi
 OTHER_NAME = {name: other for pair in PAIRS for name, other in (pair, pair[::-1])}
 SYMMETRIC = {
     *("min", "max", "minimum", "maximum", "array_equal", "logical_and", "logical_or", "cast", "suppress", "vdot"),
-    *("add", "isclose", "shares_memory", "swapaxes"),
+    *("add", "isclose", "shares_memory", "swapaxes", "gap", "largest_gap", "cosine"),
 }
 NO_EFFECT = {"strict", "stacklevel", "copy"}  # keyword arguments that change no result
 TEXTS = (ast.JoinedStr, ast.FormattedValue)

@@ -218,6 +218,23 @@ def test_trees_of_another_form(tmp_path, tree, message):
         open_dump(str(file))
 
 
+def test_a_tree_is_read_up_to_64_calls_deep(tmp_path):
+    file, leaf = (
+        tmp_path / "tree.json",
+        {"shape": "torch.Size([1])", "dtype": "torch.float32", "value": ["tensor([2.])"]},
+    )
+    for depth, is_read in ((60, True), (70, False)):
+        tree = {"module_path": "M", "outputs": leaf}
+        for _ in range(depth):
+            tree = {"module_path": "M", "children": [tree]}
+        file.write_text(json.dumps(tree))
+        if is_read:
+            assert [array.tolist() for array in open_dump(str(file)).values()] == [[2.0]]
+        else:
+            with pytest.raises(DataError, match="more than 64 deep"):
+                open_dump(str(file))
+
+
 @pytest.mark.parametrize("suffix", ["npz", "npy", "safetensors", "json"])
 def test_files_that_attnkit_writes(tmp_path, suffix):
     arrays = {"x": np.ones((2, 3), np.float32)} | ({} if suffix == "npy" else {"b": np.arange(3)})

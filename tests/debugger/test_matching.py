@@ -85,6 +85,18 @@ def test_queries_keys_and_values_of_one_tensor(name):
         np.testing.assert_allclose(mine[match.name][:, first * width : end * width], sites[match.site][0], rtol=1e-6)
 
 
+def test_a_fused_tensor_is_as_far_as_the_farthest_of_its_parts():
+    """Of queries, keys and values one is wrong by half: closer than another tensor, and not sure."""
+    rng = np.random.default_rng(0)
+    sites = {f"decoder.0.self.{letter}_projected": rng.standard_normal((1, 5, 4)) for letter in "qkv"}
+    parts = [*sites.values()]
+    fused = np.concatenate([parts[0], 1.5 * parts[1], parts[2]], axis=-1)[0]
+    matches = pair_tensors({"fused": fused, "norm": rng.standard_normal(7)}, sites, ["fused", "norm"])
+    assert {(match.name, match.columns) for match in matches} == {("fused", (at, at + 1, 3)) for at in range(3)}
+    assert [match.distance for match in matches] == pytest.approx([0.5] * 3)
+    assert [match.sureness for match in matches] == pytest.approx([0.5] * 3)
+
+
 def test_a_tensor_is_taken_for_the_site_of_its_own_layout():
     heads = np.random.default_rng(0).standard_normal((1, 2, 5, 3))
     sites = {"decoder.0.self.heads": heads, "decoder.0.self.joined": heads.swapaxes(1, 2).reshape(1, 5, 6)}

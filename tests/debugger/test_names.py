@@ -432,3 +432,13 @@ def test_names_of_no_scheme():
     located = locate_sites(["x", "y"], open_model("gpt2"))
     assert (located.scheme, located.family, located.sources) == ("", "", {})
     assert {*located.unknown} == {"x", "y"}
+
+
+def test_a_decoder_may_have_more_layers_than_its_encoder():
+    layers = ["encoder.block.0", *(f"decoder.block.{number}" for number in range(3))]
+    names = [f"{layer}.layer.0.SelfAttention.{letter}.output" for layer in layers for letter in "qkv"]
+    cross = [f"decoder.block.{number}.layer.1.EncDecAttention.q.output" for number in range(3)]
+    located = locate_sites([*names, *cross])
+    assert located.family in ("t5", "mt5", "umt5") and located.unknown == {}
+    assert located.sources["decoder.2.self.k_projected"].name == names[10]
+    assert located.sources["decoder.2.cross.q_projected"].name == cross[2]

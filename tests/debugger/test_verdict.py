@@ -338,4 +338,4 @@ def test_embeddings_without_their_mean_are_processed(table, mine, expected):
     core = SimpleNamespace(params={"decoder.embed": {"table": np.array(table)}})
     graph = SimpleNamespace(nodes={site: Node(site, "words", (), (), "decoder.embed")}, core=core)
     sources = {site: TensorSource("hook_embed"), "another": TensorSource("x")}
-    assert is_processed({"hook_embed": np.array(mine)}, sources, graph) is expected
+    assert is_processed({"hook_embed": np.array([mine])}, sources, graph) is expected
