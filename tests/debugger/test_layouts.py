@@ -285,5 +285,5 @@ def test_orders_of_columns_in_words(order, heads, words):
 
 def test_heads_of_a_text_without_a_batch_axis_are_columns():
     x = numbers(5, 2, 3)
-    assert check(x, x.reshape(1, 5, 6), STATES).done == "axes (token, head, head_dim)"
+    assert check(x, x.reshape(1, 5, 6), STATES).done == ""
     assert check(x.swapaxes(0, 1), x.reshape(1, 5, 6), STATES).done == "axes (head, token, head_dim)"
