@@ -115,10 +115,10 @@ MODELS = (
 )  # fmt: skip
 
 
-def graph_of(name):
+def graph_of(name, **sizes):
     """The graph of a model with its batch: a picture in place of pixels, and a sound in place of what is made of it."""
     core = load_core(name)
-    batch, picture = make_batch(core.config), None
+    batch, picture = make_batch(core.config, **sizes), None
     read = {"ids": batch.ids, "mask": batch.mask, "target": batch.target, "target_mask": batch.target_mask}
     sound = np.random.default_rng(0).normal(size=(2, 900)) if core.config.sound else None
     if core.config.patches:
@@ -187,6 +187,15 @@ def shown(value):
 def of_any_layer(line):
     """A line without its number of nodes and the numbers of layers."""
     return re.sub(r"\.\d+(?=\.)|^\S+ \(\d+\)", "", line)
+
+
+@pytest.mark.parametrize(("tokens", "other"), [(16, "long"), (17, "short")])
+def test_a_text_longer_than_the_original_length_has_the_long_factors(tokens, other):
+    graph = graph_of("gguf/phi3-long", tokens=tokens, padded=0)
+    names = [slip.name for slip in find_slips(graph, [*graph.nodes.values()], "float32")]
+    assert [name for name in names if "factors of longrope are used" in name] == [
+        f"the {other} factors of longrope are used"
+    ]
 
 
 @functools.cache

@@ -379,3 +379,16 @@ def test_segments_of_another_shape_are_refused(shape):
     right = attnkit.encode(PAIR.with_tensors({"types": np.zeros((2, 4), int)}), model=str(MODELS / "bert"))
     row = attnkit.encode(PAIR.with_tensors({"types": np.zeros(4, int)}), model=str(MODELS / "bert"))
     np.testing.assert_array_equal(right["x"], row["x"])
+
+
+@pytest.mark.filterwarnings("ignore:.*may not attend to any key")  # of queries that are padding
+def test_new_tokens_of_a_padded_batch_have_the_positions_behind_those_of_the_past():
+    """With keys and values of three tokens in a cache, two of which are padding in the first text."""
+    x = np.random.default_rng(3).standard_normal((2, 5, 32))
+    mask = Tensor(np.arange(5) >= np.array([[[2]], [[0]]]), AXES)
+    layer = {"model": MODELS / "llama3", "layer": "decoder.0.self"}
+    whole = attnkit.attend(Record({"x": x, "mask": mask}), keep="k,v", **layer)
+    past = {f"past_{name}": whole[letter][:, :, :3] for name, letter in (("key", "k"), ("value", "v"))}
+    own = Record({"x": x[:, 3:], "mask": Tensor(np.ones((2, 1, 2), bool), AXES)})
+    found = attnkit.attend(own, mask=Record({"x": mask}), **past, **layer)
+    np.testing.assert_allclose(found["x"], whole["x"][:, 3:], rtol=1e-6, atol=1e-6)

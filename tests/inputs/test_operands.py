@@ -8,7 +8,7 @@ import pytest
 
 from attnkit import model
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.errors import AttnkitError, DataError
+from attnkit.errors import AttnkitError, AttnkitWarning, DataError
 from attnkit.formats.streams import Source
 from attnkit.inputs import (
     answers,
@@ -74,6 +74,13 @@ def test_a_sound_of_another_rate_is_refused(rate, words):
     record = Record({"x": np.zeros(4), "sample_rate": np.array(rate)})
     with pytest.raises(DataError, match=rf"{words}.* \(expected 16\); ffmpeg -i IN -ar 16 OUT.wav"):
         sound_inputs.find_samples(record, 16, "--audio")
+
+
+def test_the_mean_of_channels_is_computed_in_float64():
+    two = np.full((2, 1), 3e38, np.float32)
+    with pytest.warns(AttnkitWarning, match="2 channels"):
+        found = sound_inputs.find_samples(Record({"x": Tensor(two, ("channel", "sample"))}), 16)
+    assert found.dtype == np.float32 and found == two[0]
 
 
 def test_a_window_of_a_sound_is_shown_with_zeros_after_it():
@@ -273,6 +280,7 @@ def test_a_target_ends_once(ids, special, expected):
         ("a b", (2, 3), [0, 1]),
         ("c", (3, 3), [-100, -100, 2]),
         ("0, 2", (2, 3), [0, 2]),
+        ([2], (3,), 2),
     ],
 )
 def test_targets_belong_to_the_last_rows(target, shape, expected):
@@ -624,11 +632,16 @@ def test_edges_of_what_tools_read():
     assert patches.read_box(Record({"box": np.array([0.0, 0, 1 << 20, 1])})).tolist() == [0, 0, 1 << 20, 1]
     with pytest.raises(DataError, match="is no box"):
         patches.read_box(Record({"box": np.array([0.0, 0, (1 << 20) + 1, 1])}))
+    for flat in ([0.5, 0, 0.5, 1], [0, 0.5, 1, 0.5], [0.5, 0, 0.25, 1]):
+        with pytest.raises(DataError, match="is no box"):
+            patches.read_box(Record({"box": np.array(flat)}))
     black, white = (new_processor(1, 1).normalize(np.full((1, 1, 3), level, np.uint8)) for level in (0, 255))
     np.testing.assert_allclose([black.ravel(), white.ravel()], [[-1] * 3, [1] * 3], rtol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(24,), (1, 1, 2, 24), (2, 23)])
+@pytest.mark.parametrize("shape", ["D", "11TD", "DT", "1DT"])
 def test_states_of_another_shape_do_not_go_on(shape):
+    sizes = {"D": open_model("bert").config.width, "T": 2, "1": 1}
+    shape = [sizes[axis] for axis in shape]
     with pytest.raises(DataError, match=r"expected \(T, \d+\) or \(B, T, \d+\)"):
         encoding.read_inputs(open_model("bert"), "encoder", 1, Record({"x": np.zeros(shape)}), None)
