@@ -13,9 +13,11 @@ from attnkit.formats.streams import Source
 from attnkit.inputs import (
     answers,
     attention_inputs,
+    convolution_stage,
     detokenizer,
     encoding,
     layers,
+    mask_rules,
     operands,
     output_matrix,
     patches,
@@ -30,6 +32,7 @@ from attnkit.inputs.image_processor import ImageProcessor, crop_center, new_proc
 from attnkit.inputs.recurrent_layers import RecurrentOptions, Texts
 from attnkit.model.config import PatchConfig
 from attnkit.model.formulas import recurrent
+from attnkit.model.formulas.convolution import Convolution
 from attnkit.model.formulas.recurrent import RecurrentLayer
 from attnkit.records import Record, Tensor
 from attnkit.tokenizers import Tokenizer, Tokens
@@ -645,3 +648,42 @@ def test_states_of_another_shape_do_not_go_on(shape):
     shape = [sizes[axis] for axis in shape]
     with pytest.raises(DataError, match=r"expected \(T, \d+\) or \(B, T, \d+\)"):
         encoding.read_inputs(open_model("bert"), "encoder", 1, Record({"x": np.zeros(shape)}), None)
+
+
+def test_a_second_text_needs_a_first():
+    config = SimpleNamespace(encoder=True, family="bert")
+    layers.check_pair(config, None, "")
+    layers.check_pair(config, "b", "a")
+    for first in ("", [], None, Record({"x": np.zeros(2)})):
+        with pytest.raises(AttnkitError, match="a second text needs a first"):
+            layers.check_pair(config, "b", first)
+    with pytest.raises(AttnkitError, match="a gpt2 model takes one text, not a pair"):
+        layers.check_pair(SimpleNamespace(encoder=None, family="gpt2"), "b", "a")
+
+
+def test_the_rows_of_a_mask_are_those_of_the_batch():
+    def check(name, shape, x, has_ids=False):
+        record = Record({"x": np.zeros(x)})
+        mask_rules.check_batch(record, mask_rules.Rule(name, "", np.ones(shape, bool)), has_ids)
+
+    check("padding", (1, 1, 4), (3, 4, 2))
+    check("padding", (3, 1, 4), (3, 4, 2))
+    check("lengths", (3, 1, 4), (3, 4, 2))
+    check("padding", (3, 1, 4), (3, 4), has_ids=True)
+    check("causal", (2, 4, 4), (3, 4, 2))
+    for name, rows, x in (("padding", 2, (3, 4, 2)), ("lengths", 1, (3, 4, 2)), ("padding", 3, (3, 4))):
+        with pytest.raises(DataError, match="for a batch of"):
+            check(name, (rows, 1, 4), x)
+
+
+def test_a_kernel_needs_an_axis_of_channels_beside_its_own():
+    kernel = convolution_stage.Kernel(filters=2, size=(3,))
+
+    def find(x, kernel):
+        return convolution_stage.find_convolution(x, kernel, Convolution(), "last", "identity", False)
+
+    assert find(of_shape(5, 4), kernel).weights["w"].shape == (2, 4, 3)
+    assert find(of_shape(5, 6, 4), kernel._replace(size=(3, 2))).weights["w"].shape == (2, 4, 3, 2)
+    for x, size in ((of_shape(5), (3,)), (of_shape(5, 4), (3, 2))):
+        with pytest.raises(DataError, match=f"expected {len(size) + 1} axes or more"):
+            find(x, kernel._replace(size=size))
