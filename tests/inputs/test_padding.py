@@ -312,6 +312,9 @@ def test_a_decoder_begins_with_its_start_token_though_it_is_the_padding_token():
 def test_a_strictly_causal_mask_states_no_padding():
     record = Record({"ids": padded(SIDES["right"]), "mask": np.tri(5, k=-1, dtype=bool)})
     assert padding.find_real_tokens(record).all()
+    both = np.stack([np.tri(3, k=-1, dtype=bool), np.ones((3, 3), bool) & [True, True, False]])
+    found = padding.find_real_tokens(Record({"ids": np.zeros((2, 3), int), "mask": both}))
+    assert found.tolist() == [[True] * 3, [True, True, False]], "each text by itself"
 
 
 @pytest.mark.parametrize(
