@@ -309,6 +309,15 @@ def test_a_decoder_begins_with_its_start_token_though_it_is_the_padding_token():
     assert mask.tolist() == [[[True, True, True]], [[True, True, False]]]
 
 
+def test_a_token_that_some_head_attends_to_is_no_padding():
+    mask = Tensor(
+        np.stack([np.ones((3, 3), bool) & [True, True, False], np.ones((3, 3), bool)]), ("head", "query", "key")
+    )
+    assert padding.find_real_tokens(Record({"ids": np.zeros(3, int), "mask": mask})).tolist() == [True] * 3
+    texts = Record({"ids": np.zeros((2, 3), int), "mask": mask.array})
+    assert padding.find_real_tokens(texts).tolist() == [[True, True, False], [True] * 3]
+
+
 def test_a_strictly_causal_mask_states_no_padding():
     record = Record({"ids": padded(SIDES["right"]), "mask": np.tri(5, k=-1, dtype=bool)})
     assert padding.find_real_tokens(record).all()
