@@ -687,3 +687,27 @@ def test_a_kernel_needs_an_axis_of_channels_beside_its_own():
     for x, size in ((of_shape(5), (3,)), (of_shape(5, 4), (3, 2))):
         with pytest.raises(DataError, match=f"expected {len(size) + 1} axes or more"):
             find(x, kernel._replace(size=size))
+
+
+def test_a_residual_is_added_to_the_scaled_result():
+    output, x, other = (
+        Tensor(np.array([2.0, 4.0]), formula="f"),
+        np.array([1.0, 1.0]),
+        Record({"x": np.array([0.0, 3.0])}),
+    )
+    for given, array, formula in (
+        ((x, None, 0.5), [2, 3], "0.5 (f) + input"),
+        ((x, other, 1.0), [3, 8], "f + input + residual"),
+        ((None, other, 0.5), [1, 5], "0.5 (f) + residual"),
+        ((None, None, 0.5), [2, 4], "f"),
+    ):
+        found = layers.add_residuals(output, *given)
+        assert (found.array.tolist(), found.formula) == (array, formula)
+
+
+def test_a_grid_is_two_whole_numbers():
+    assert layers.context_from(Record({"grid": np.array([2, 3])})).grid == (2, 3)
+    assert layers.context_from(Record({})).grid is None
+    for grid in (np.array([2.0, 3.0]), np.array([2, 3, 4])):
+        with pytest.raises(DataError, match="expected two whole numbers"):
+            layers.context_from(Record({"grid": grid}))
