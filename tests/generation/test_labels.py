@@ -154,13 +154,6 @@ def test_the_head_alone_gives_the_bits_of_the_whole_model(name):
             np.testing.assert_array_equal(parts[tensor], whole[tensor])
 
 
-def test_the_printed_pipeline_gives_the_bits_of_the_model():
-    code, out, err = process.run("show", folder("bert-sequence"), "--pipeline", "all")
-    stages = out.decode().replace("\\\n", " ").replace('"TEXT"', '"the cat sat"').replace("attnkit ", "").strip()
-    assert code == 0 and stages.endswith("--layer head"), err
-    np.testing.assert_array_equal(attnkit.run(stages)["x"], label("the cat sat", "bert-sequence")["x"])
-
-
 def test_a_trace_has_the_intermediates_of_the_head(tmp_path):
     path = tmp_path / "trace.npz"
     record = label("the cat sat", "bert-sequence", trace=str(path))

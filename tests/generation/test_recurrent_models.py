@@ -2,7 +2,6 @@
 
 import json
 import re
-from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from attnkit import formats
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import DataError, UsageError
 from attnkit.generation.kv_cache_file import cache_record, read_cache
-from attnkit.interpret import model_summary
 from tests.places import MODELS, REFERENCES
 from tests.registry import write_recurrent
 
@@ -40,30 +38,6 @@ def batch(arrays: dict[str, np.ndarray]) -> Any:
     """Return the padded batch of sources."""
     mask = np.arange(arrays["ids"].shape[1]) < arrays["lengths"][:, None]
     return attnkit.Record({"ids": arrays["ids"], "mask": mask[:, None]})
-
-
-def test_a_padded_batch_is_encoded_as_by_torch(case: Any) -> None:
-    model, arrays = case
-    assert_allclose(attnkit.encode(batch(arrays), model=model)["memory"], arrays["memory"], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("row", range(3))
-def test_states_alignments_and_logits_are_those_of_torch(case: Any, row: int, tmp_path: Path) -> None:
-    model, arrays = case
-    source = arrays["ids"][row, : arrays["lengths"][row]]
-    trace, target = tmp_path / "trace.npz", arrays["target"][row, 1:]
-    memory = attnkit.encode(attnkit.Record({"ids": source}), model=model)
-    scored = attnkit.decode(memory, model=model, ids=target, max_tokens=0, emit="logits", trace=str(trace))
-    run = formats.load(str(trace))
-    assert_allclose(run["logits"], arrays["logits"][row], rtol=0, atol=1e-12)
-    assert_allclose(scored["x"], arrays["logits"][row], rtol=0, atol=1e-12)
-    for number in range(model.config.decoder.layers):
-        assert_allclose(run[f"decoder.{number}.rnn.state"], arrays[f"states.{number}"][row], rtol=0, atol=1e-12)
-    if "alignments" in arrays:
-        assert run.axes_of("decoder.cross.weights") == ("head", "query", "source")
-        assert_allclose(
-            run["decoder.cross.weights"][0], arrays["alignments"][row, :, : len(source)], rtol=0, atol=1e-12
-        )
 
 
 def test_greedy_and_beam_search_choose_the_same_tokens(case: Any) -> None:
@@ -153,28 +127,6 @@ def test_a_language_model_has_the_states_and_logits_of_torch(tmp_path: Path) -> 
     assert text["x"].tolist() == arrays["greedy.0"].tolist()
 
 
-def test_the_stages_of_show_pipeline_equal_the_model_bit_for_bit(case: Any, tmp_path: Path) -> None:
-    model, _ = case
-    for name in ("tokenizer.json", "target_tokenizer.json"):
-        (tmp_path / "model" / name).write_bytes((MODELS / "seq2seq" / name).read_bytes())
-    stages = model_summary.shell_pipeline(model.config, "model", "all").replace(" \\\n", "").replace("attnkit ", "")
-    words = ["je suis un chat", "the dog am" if model.config.decoder.vocab == 11 else "I am a"]
-    encoder, decoder = stages.splitlines()
-    with chdir(tmp_path):
-        encoder = encoder.replace("TEXT", words[0]).removesuffix(" -o memory.npz")
-        formats.save(attnkit.run(encoder), "memory.npz")
-        pieces = attnkit.run(decoder.replace("TEXT", words[1]))
-        memory = formats.load("memory.npz")
-        folder = open_checkpoint("model")
-        encoded = attnkit.encode(words[0], model=folder)
-        whole = attnkit.decode(encoded, model=folder, score=words[1], trace="trace.npz")
-        trace = formats.load("trace.npz")
-    for name in [name for name in encoded if name.startswith("memory_")]:
-        assert np.array_equal(memory[name], encoded[name])
-    assert np.array_equal(memory["x"], encoded["memory"])
-    assert np.array_equal(pieces["logits"], trace["logits"]) and len(whole["x"]) >= 2
-
-
 def test_layers_one_by_one_leave_the_states_of_all() -> None:
     folder = open_checkpoint(str(MODELS / "seq2seq-luong"))
     first = attnkit.encode(attnkit.Record({"ids": np.array([3, 4, 5])}), model=folder, layers="0:1")
@@ -195,13 +147,6 @@ def test_names_of_other_programs_are_read(tmp_path: Path) -> None:
     save_file({prefixes[name] + names[name]: one for name, one in stored.items()}, tmp_path / "model.safetensors")
     x = attnkit.encode(model=open_checkpoint(str(tmp_path)), ids=arrays["ids"])["x"]
     assert_allclose(x, arrays["states.2"], rtol=0, atol=1e-12)
-
-
-def test_a_language_model_is_its_stages_bit_for_bit() -> None:
-    folder = str(MODELS / "lstm")
-    stages = model_summary.shell_pipeline(open_checkpoint(folder).config, folder, "decoder").replace(" \\\n", "")
-    pieces = attnkit.run(stages.replace("TEXT", "je suis un chat").replace("attnkit ", ""))
-    assert np.array_equal(pieces["x"], attnkit.encode("je suis un chat", model=open_checkpoint(folder))["x"])
 
 
 def test_the_alignments_of_a_stage_are_those_of_the_model(tmp_path: Path) -> None:

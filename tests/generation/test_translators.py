@@ -13,13 +13,11 @@ import pytest
 import safetensors.numpy
 
 import attnkit
-from attnkit import formats, model
+from attnkit import formats
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import DataError
-from attnkit.inputs import layers
-from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.records import Record
 from attnkit.training.data import SentencePair, encode_pairs
 from tests.drawing import assert_near, draw_tensors, drawn_models, keep_folders, write_model
@@ -29,7 +27,6 @@ from tests.tokenizers.translation_folders import NLLB, write_folder
 
 TABLE = drawn_models("translators")
 GENERATING = [name for name, one in TABLE.items() if one["texts"]]
-UNLABELLED = [name for name in TABLE if name != "bart-labels"]
 EXACT, SINGLE = 1e-10, 2e-6  # of the largest number
 
 
@@ -40,133 +37,6 @@ def folder(tmp_path_factory):
 
 def frozen(name, key):
     return arrays("translators")[f"{name}/{key}"]
-
-
-def compute(core, source, ids, dtype, mask=None, hook=model.hooks.no_hook):
-    """The logits of a target, or its states where there is no head."""
-    padding = None if mask is None else mask[:, None] == 1
-    positions = None if mask is None else model.token_positions(padding)
-    context = model.Context(mask=padding, positions=positions, dtype=dtype, hook=hook)
-    memory = model.run(core, core.config.plan("encoder"), source, context)
-    decoding = model.Context(memory=memory, memory_mask=padding, dtype=dtype, hook=hook)
-    x = model.run(core, core.config.plan("decoder"), ids, decoding)
-    return model.head_logits(core, x) if core.config.head else x
-
-
-@pytest.mark.parametrize("name", UNLABELLED)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_states_and_logits_are_those_of_transformers(folder, name, dtype):
-    kind, tolerance = ("f64", EXACT) if dtype == "float64" else ("f32", SINGLE)
-    core, kept = layers.core_model(open_checkpoint(folder(name, np.dtype(dtype).type))), {}
-    keep = lambda where: lambda array: kept.setdefault(where, array)  # noqa: E731
-    logits = compute(core, frozen(name, "source"), frozen(name, "ids"), dtype, hook=keep)
-    assert_near(logits, frozen(name, f"logits.{kind}"), tolerance)
-    batch = {key: frozen(name, f"batch.{key}") for key in ("source", "ids", "mask")}
-    assert_near(compute(core, **batch, dtype=dtype), frozen(name, f"batch.logits.{kind}"), tolerance)
-    if dtype == "float32":
-        return
-    last = "norm" if core.config.norm_first else None
-    for stack, depth in (("encoder", 2), ("decoder", 3)):
-        first = "embed_norm" if core.config.embed_norm else "positions"
-        sites = [first, *(f"{at}.ffn.residual" if last else f"{at}.norm{depth}" for at in range(depth))]
-        for at, site in enumerate([*sites[:-1], last or sites[-1]]):
-            assert_near(kept[f"{stack}.{site}"], frozen(name, f"{stack}.{at}"), EXACT)
-
-
-def choices(**fields):
-    return lambda config: replace(config, **fields)
-
-
-def positions(**fields):
-    return lambda config: replace(config, positions=replace(config.positions, **fields))
-
-
-def stacks(**fields):
-    return lambda config: replace(
-        config, encoder=replace(config.encoder, **fields), decoder=replace(config.decoder, **fields)
-    )
-
-
-TRAPS = [  # model, what goes wrong, and the change that does so
-    ("bart", "positions begin at row 0", positions(first=0)),
-    ("bart", "positions begin after the padding token plus one more", positions(first=1)),
-    ("bart", "no norm of the embeddings", choices(embed_norm=False)),
-    ("bart", "norms before sub-layers", choices(norm_first=True)),
-    ("bart", "ReLU", choices(activation="relu")),
-    ("bart", "embeddings are scaled", choices(embed_scale=24**0.5)),
-    ("bart-untied", "embeddings are not scaled", choices(embed_scale=1.0)),
-    ("mbart", "norms after residuals", choices(norm_first=False)),
-    ("mbart", "no norm at the end", stacks(final_norm=False)),
-    ("mbart", "no norm of the embeddings", choices(embed_norm=False)),
-    ("m2m_100", "positions begin at 0", positions(first=0)),
-    ("m2m_100", "the period of a pair is that of the paper", positions(base=10000.0)),
-    ("m2m_100", "sines and cosines in turn", positions(layout="paper")),
-    ("m2m_100", "embeddings are not scaled", choices(embed_scale=1.0)),
-    ("m2m_100", "GELU", choices(activation="gelu")),
-    ("m2m_100", "no norm at the end", stacks(final_norm=False)),
-    ("m2m_100-padding", "positions begin at 2, whatever the padding token", positions(first=2)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "mistake", "change"), TRAPS, ids=[f"{name}: {mistake}" for name, mistake, _ in TRAPS])
-def test_a_mistake_changes_the_logits(folder, name, mistake, change):
-    checkpoint, exact = open_checkpoint(folder(name)), frozen(name, "logits.f64")
-    wrong = model.Model(change(checkpoint.config), checkpoint.params)
-    logits = compute(wrong, frozen(name, "source"), frozen(name, "ids"), "float64")
-    assert np.abs(logits - exact).max() > 1e-4 * np.abs(exact).max()
-
-
-def test_the_bias_of_the_logits_counts(folder):
-    core = layers.core_model(open_checkpoint(folder("bart")))
-    params = {**core.params, "head": {"w": core.params["head"]["w"]}}
-    logits = compute(model.Model(core.config, params), frozen("bart", "source"), frozen("bart", "ids"), "float64")
-    exact = frozen("bart", "logits.f64")
-    np.testing.assert_allclose(exact - logits, np.broadcast_to(core.params["head"]["b"], exact.shape), atol=1e-12)
-    assert np.abs(exact - logits).max() > 0.1
-
-
-@pytest.mark.parametrize("name", GENERATING)
-def test_the_printed_pipeline_has_the_bits_of_the_model(folder, name, tmp_path):
-    place, kept, memory = folder(name, np.float32), {}, None
-    core, path = layers.core_model(open_checkpoint(place)), tmp_path / "memory.npz"
-    for stack, key in (("encoder", "source"), ("decoder", "ids")):
-        ids, plan = frozen(name, key)[0], core.config.plan(stack)
-        context = model.Context(memory=memory, hook=lambda where: lambda array: kept.setdefault(where, array))
-        x = model.run(core, plan, ids, context)
-        lines = {
-            part: shell_pipeline(core.config, place, part).replace("\\\n", "").replace("memory.npz", str(path))
-            for part in (stack, f"{stack}.0")
-        }
-        embed, _, rest = lines[stack].partition(' "TEXT"')
-        formats.save(Record({"x": ids}), str(tmp_path / "ids.npz"))
-        np.testing.assert_array_equal(attnkit.run(f"{embed} --ids {tmp_path}/ids.npz {rest}")["x"], x)
-        before = kept[f"{stack}.{'embed_norm' if core.config.embed_norm else 'positions'}"]
-        *_, end = model.layer_steps(core.config, stack, 0)
-        after = kept[f"{end.layer}.residual" if end.adds_residual else end.layer]
-        np.testing.assert_array_equal(attnkit.run(lines[f"{stack}.0"], Record({"x": before}))["x"], after)
-        memory = x
-        formats.save(Record({"x": memory}), str(path))
-
-
-@pytest.mark.parametrize("name", GENERATING)
-def test_padding_does_not_change_a_source(folder, name):
-    place, mask = folder(name, np.float32), frozen(name, "batch.mask")
-    batch = Record({"ids": frozen(name, "batch.source"), "mask": mask[:, None] == 1})
-    whole = attnkit.encode(batch, model=place)["x"]
-    for row, states, real in zip(frozen(name, "batch.source"), whole, mask == 1, strict=True):
-        alone = attnkit.encode(model=place, ids=row[real])["x"]
-        assert_near(states[real], alone, 1e-6)
-
-
-@pytest.mark.parametrize("name", ["bart", "m2m_100"])
-def test_gradients_agree_with_finite_differences(folder, name):
-    source = frozen(name, "source")[0]
-    record = attnkit.grad(f"encode --model {folder(name)} | softmax", Record({"ids": source}), check=True, of="x[3,1]")
-    assert record["check"][2] < 1e-6
-    assert record["encoder.embed.table"][source].any() and record["encoder.1.norm2.gamma"].any()
-    if name == "bart":
-        used = np.flatnonzero(record["encoder.positions.table"].any(axis=1))
-        np.testing.assert_array_equal(used, np.arange(2, 2 + len(source)))
 
 
 @pytest.mark.parametrize(("name", "at"), [(name, at) for name in GENERATING for at in range(len(TABLE[name]["texts"]))])
@@ -217,16 +87,6 @@ def test_labels_are_those_of_transformers(folder, dtype):
     assert_near(rows["logits"], exact, tolerance)
 
 
-def test_gradients_of_labels_agree_with_finite_differences(folder):
-    mask = np.array([[[True, True, True]], [[True, True, False]]])
-    states = Record({"x": np.random.default_rng(1).standard_normal((2, 3, 24)), "mask": mask})
-    line = f"decode --model {folder('bart-labels')} --layer head --emit logits"
-    record = attnkit.grad(line, states, check=True, of="x[1,2]")
-    assert record["check"][2] < 1e-6
-    used = record["0.input.x"].any(axis=-1)
-    np.testing.assert_array_equal(used, [[False, False, False], [False, True, False]])
-
-
 def test_labels_of_texts_and_pairs(folder, tmp_path):
     place = write_folder(tmp_path / "bart", "bart")
     shapes = TABLE["bart-labels"]["shapes"] | {"model.shared.weight": [330, 24]}
@@ -246,21 +106,6 @@ def test_labels_of_texts_and_pairs(folder, tmp_path):
         tokens, source = trace.labels["token"], trace.labels["source"]
         tokens, source = (tokens, source) if len(texts) == 1 else (tokens[0], source[0])
         assert tokens == ["</s>", *source[:-1]]
-
-
-def test_the_pipeline_of_a_classifier_reads_the_shifted_source(folder, tmp_path):
-    place, source = folder("bart-labels", np.float32), frozen("bart-labels", "source")[0]
-    ids = {"source": source, "shifted": np.array([2, *source[:-1]])}
-    for name, one in ids.items():
-        formats.save(Record({"x": one}), str(tmp_path / f"{name}.npz"))
-    lines = shell_pipeline(open_checkpoint(place).config, place, "all").replace("\\\n", "").split("\n")
-    encoder, decoder = (
-        line.replace('"TEXT"', f"--ids {tmp_path}/source.npz").replace("shifted", f"{tmp_path}/shifted")
-        .replace("memory.npz", f"{tmp_path}/memory.npz")
-        for line in lines
-    )  # fmt: skip
-    formats.save(attnkit.run(encoder.rpartition(" -o ")[0]), f"{tmp_path}/memory.npz")
-    np.testing.assert_array_equal(attnkit.run(decoder)["logits"], attnkit.decode(model=place, ids=source)["logits"])
 
 
 def test_a_cache_continues_a_text(folder, tmp_path):

@@ -6,9 +6,6 @@ import numpy as np
 import safetensors.numpy
 
 import attnkit
-from attnkit import model
-from attnkit.checkpoints import open_checkpoint
-from attnkit.inputs import layers
 from attnkit.records import Record
 from tests.drawing import write_model
 from tests.places import arrays
@@ -40,23 +37,6 @@ def write_modules(folder, pooling, dense=()):
 
 def write_gemma(folder):
     return str(write_model("embeddinggemma", folder, np.float64, "embedders"))
-
-
-def test_embedding_gemma_attends_to_both_sides(tmp_path):
-    checkpoint, frozen = open_checkpoint(write_gemma(tmp_path)), arrays("embedders")
-    core, steps = layers.core_model(checkpoint), checkpoint.config.plan("encoder")
-    assert checkpoint.config.decoder is None and checkpoint.config.encoder.windows == (3, 3, -1, 3)
-    x = model.run(core, steps, frozen["ids"], model.Context(dtype="float64"))
-    assert np.abs(x - frozen["hidden"]).max() <= 1e-10 * np.abs(frozen["hidden"]).max()
-    mask = frozen["batch.mask"][:, None].astype(bool)
-    context = model.Context(mask=mask, positions=model.token_positions(mask), dtype="float64")
-    batch = np.where(mask[:, 0, :, None], model.run(core, steps, frozen["batch.ids"], context), 0)
-    assert np.abs(batch - frozen["batch.hidden"]).max() <= 1e-10 * np.abs(batch).max()
-    texts = [row[real == 1] for row, real in zip(frozen["batch.ids"], frozen["batch.mask"], strict=True)]
-    packed = model.run_packed(core, steps, texts, None, "float64")
-    for text, alone in zip(texts, packed, strict=True):
-        whole = model.run(core, steps, text, model.Context(dtype="float64"))
-        assert np.array_equal(alone, whole)
 
 
 def test_its_vectors_are_means_through_two_dense_layers(tmp_path):

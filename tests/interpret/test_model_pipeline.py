@@ -1,6 +1,5 @@
-"""A model by pieces: the pipeline that show prints is bit for bit the model run whole."""
+"""The law of pipelines: the one that show prints for a model is bit for bit the model run whole, text or batch."""
 
-import itertools
 from functools import cache
 from pathlib import Path
 
@@ -15,12 +14,13 @@ from attnkit.inputs import layers
 from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.records import Record, Tensor
 from tests import process
-from tests.drawing import drawn_models, write_model
-from tests.places import MODELS, arrays, frozen
+from tests.places import MODELS
+from tests.registry import REGISTRY, load_core, make_batch, place_of
 
 NAMES = ("bert-mlm", "gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama-dynamic", "mistral", "qwen2", "t5",
          "t5-gated", "marian", "vit", "transformer", "transformer-prenorm", "roberta", "distilbert", "albert-groups",
          "electra", "mpnet", "modernbert", "deberta-v3", "deberta-v2")  # fmt: skip
+COPIES = ("gguf/", "ties/", "trained/", "untied/", "inputs/", "pytorch/")  # models of the same kinds from other files
 SIDES = [(name, ("right", "left")[at % 2]) for at, name in enumerate(NAMES) if name != "vit"]  # of the padding
 
 
@@ -35,70 +35,48 @@ def ran(text):
     return record
 
 
-def traced(name, stack, inputs, memory=None):
-    """Every intermediate of a stack run whole, and its result."""
-    kept = {}
-    context = model.Context(memory=memory, hook=lambda name: lambda array: kept.setdefault(name, array))
-    core = layers.core_model(checkpoint(name))
-    return kept, model.run(core, core.config.plan(stack), inputs, context)
-
-
-def given(name, stack):
-    """Ids, an image or x for a stack of a model."""
-    about = frozen(name)
-    if "pixels" in about:
-        return about["pixels"][0]
-    if name.startswith("transformer"):
-        return about["x" if stack == "encoder" else "tgt"].astype(np.float32)
-    config = checkpoint(name).config
-    key = "ids" if stack == config.stacks[0] else "decoder_ids" if "decoder_ids" in about else "start.decoder_ids"
-    return np.where(about[key][0] < 0, config.special.start or 0, about[key][0])
-
-
-def pieces(name, part, path, folder):
+def printed(config, place, part, path, memory_path):
     """The pipeline of a part, which reads its input from a file."""
-    text = shell_pipeline(checkpoint(name).config, str(MODELS / name), part)
-    text = text.replace("memory.npz", f"{folder}/memory.npz")
+    text = shell_pipeline(config, place, part).replace("\\\n", "").replace("memory.npz", memory_path)
+    text = text.replace("shifted.npz", path)
     if "attnkit embed" in text:
-        return text.replace('"TEXT"', f"--ids {path}").replace("IMAGE", path).replace("\\\n", "")
-    tool, flags = text.replace("\\\n", "").split(" --", 1)
+        return text.replace('"TEXT"', f"--ids {path}").replace("IMAGE", path)
+    tool, flags = text.split(" --", 1)
     return f"{tool} {path} --{flags}"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_every_part_of_every_model_is_its_pipeline(name, tmp_path):
-    config, memory, path = checkpoint(name).config, None, str(tmp_path / "input.npz")
+def left_by(step):
+    return f"{step.layer}.residual" if step.adds_residual else step.layer
+
+
+@pytest.mark.filterwarnings("ignore:the result is -inf")  # for words that Marian never writes
+@pytest.mark.parametrize("name", [name for name in REGISTRY if not name.startswith(COPIES)])
+def test_the_printed_pipeline_has_the_bits_of_the_model(name, tmp_path):
+    """That of each stack, of the last layer of some, and of the last stack with the head."""
+    core, place, known = load_core(name), place_of(name), {}
+    config, path, memory = core.config, str(tmp_path / "input.npz"), str(tmp_path / "memory.npz")
+    batch = make_batch(config).alone(0)
     for stack in config.stacks:
-        inputs = given(name, stack)
-        kept, last = traced(name, stack, inputs, memory)
-        formats.save(Record({"x": inputs}), path)
-        np.testing.assert_array_equal(ran(pieces(name, stack, path, tmp_path))["x"], last)
-        before = inputs
-        for step in config.plan(stack):
-            if model.parse_layer_name(step.layer)[1] is not None:
-                break
-            before = kept[step.layer]
-        for number in range(config.stack(stack).layers):
-            end = model.layer_steps(config, stack, number)[-1]
-            formats.save(Record({"x": before}), path)
-            before = kept[f"{end.layer}.residual" if end.adds_residual else end.layer]
-            np.testing.assert_array_equal(ran(pieces(name, f"{stack}.{number}", path, tmp_path))["x"], before)
-        memory = last
-        formats.save(Record({"x": last}), str(tmp_path / "memory.npz"))
-
-
-@pytest.mark.parametrize("name", drawn_models())
-def test_every_drawn_model_is_its_pipeline(name, tmp_path):
-    """The bits of the whole from its ids to its logits."""
-    opened = open_checkpoint(str(write_model(name, tmp_path)))
-    config, core, path = opened.config, layers.core_model(opened), str(tmp_path / "input.npz")
-    ids = arrays("decoders")[f"{name}/ids"][0]
-    whole = model.head_logits(core, model.run(core, config.plan("decoder"), ids, model.Context()))
-    formats.save(Record({"x": ids}), path)
-    line = shell_pipeline(config, str(tmp_path), "all").replace("\\\n", "").replace('"TEXT"', f"--ids {path}")
-    top = ran(line.replace("attnkit decode", "attnkit decode --top 1 --emit logits"))
-    np.testing.assert_array_equal(top["x"], whole)
+        x, kept, steps = batch.first(stack, config)[0], {}, config.plan(stack)
+        hook = model.no_hook if config.carries_states else lambda name: lambda array: kept.setdefault(name, array)  # noqa: B023
+        context = model.Context(hook=hook, **known)
+        last = model.run(core, steps, x, context)
+        if name in NAMES:
+            own = model.layer_steps(config, stack, config.stack(stack).layers - 1)
+            at = steps.index(own[0])
+            formats.save(Record({"x": kept[left_by(steps[at - 1])] if at else x}), path)
+            made = ran(printed(config, place, f"{stack}.{config.stack(stack).layers - 1}", path, memory))
+            np.testing.assert_array_equal(made["x"], kept[left_by(own[-1])])
+        formats.save(Record({"x": x}), path)
+        made = ran(printed(config, place, stack, path, memory))
+        np.testing.assert_array_equal(made["x"], last)
+        known = {"memory": last, "source_states": context.last_states()}
+        if stack != config.stacks[-1]:
+            formats.save(made, memory)
+    if config.head:
+        head = shell_pipeline(config, place, "all").rpartition("| attnkit decode")[2]
+        made = ran(f"{printed(config, place, stack, path, memory)} | attnkit decode --emit logits {head}")
+        np.testing.assert_array_equal(made["x"], model.head_logits(core, last))
 
 
 @pytest.mark.slow
@@ -113,26 +91,6 @@ def test_the_printed_line_runs_in_a_shell_and_gives_the_bytes_of_encode(tmp_path
     for key in ("x", "ids"):
         np.testing.assert_array_equal(record[key], whole[key])
     assert record.labels == whole.labels
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*rows of the weights are all zeros")  # those of the padding on the left
-@pytest.mark.parametrize(
-    ("name", "side"),
-    [*itertools.product(["gpt2", "llama", "openai-gpt"], ["batch", "left"]), ("bert-mlm", "batch"), ("t5", "batch")],
-)
-def test_padded_batches_by_pieces(name, side, tmp_path):
-    about = frozen(name)
-    path, stack = str(tmp_path / "batch.npz"), checkpoint(name).config.stacks[0]
-    mask = about[f"{side}_mask"][:, None].astype(bool)
-    record = Record({"x": about[f"{side}_ids"], "ids": about[f"{side}_ids"], "mask": mask})
-    whole = attnkit.encode(record, model=str(MODELS / name))
-    ids = masked_record(about[f"{side}_ids"], mask)
-    formats.save(attnkit.embed(model=str(MODELS / name), ids=ids), path)
-    text = shell_pipeline(checkpoint(name).config, str(MODELS / name), stack).replace("\\\n", "")
-    _, rest = text.split("|", 1)
-    tool, flags = rest.split(" --", 1)
-    np.testing.assert_array_equal(ran(f"{tool} {path} --{flags}")["x"], whole["x"])
 
 
 LENGTHS = ([6, 4, 1], [5, 2, 7])  # of the texts of the first stack, and of the last

@@ -70,8 +70,8 @@ def evaluate(core, batch):
     return memo
 
 
-def run_whole(core, batch):
-    """Every intermediate of the model's own pass in float64, by name."""
+def run_whole(core, batch, dtype="float64"):
+    """Every intermediate of the model's own pass, by name."""
     saved, config, fields = {}, core.config, {}
 
     def hook(name):
@@ -82,8 +82,8 @@ def run_whole(core, batch):
         padding = None if mask is None or mask.all() else mask[:, None]
         positions = None if padding is None else token_positions(mask)
         fields |= {"mask": padding, "positions": positions, "segment_ids": batch.types}
-        context = model.Context(hook=hook, dtype="float64", **fields)
-        x = model.run(core, config.plan(stack), wide(batch.first(stack, config)), context)
+        context = model.Context(hook=hook, dtype=dtype, **fields)
+        x = model.run(core, config.plan(stack), wide(batch.first(stack, config), dtype), context)
         fields = {"memory": x, "memory_mask": padding, "source_states": context.last_states()}
     if config.pooler:
         model.pool_first(core, x, hook)
@@ -94,8 +94,8 @@ def run_whole(core, batch):
     return saved
 
 
-def wide(array):
-    return array.astype(np.float64) if array.dtype.kind == "f" else array
+def wide(array, dtype="float64"):
+    return array.astype(dtype) if array.dtype.kind == "f" else array
 
 
 def assert_same(found, expected, site, tolerance=EXACT):

@@ -1,4 +1,4 @@
-"""The gradients of the graph of a model are those of its recorded pass, and differences where that has none."""
+"""The law of gradients: those of the graph of a model are those of its recorded pass, and central differences."""
 
 import re
 from dataclasses import replace
@@ -24,32 +24,42 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*which the configuration ties i
 COPIES = ("gguf/", "ties/", "trained/", "untied/", "inputs/", "pytorch/")  # models of the same kinds from other files
 
 
-def load(name):
+def load(name, *lengths):
     """A model with parameters of float64, and a batch."""
     core = load_core(name)
-    return core._replace(params=cast_parameters(core.params, np.float64)), make_batch(core.config)
+    return core._replace(params=cast_parameters(core.params, np.float64)), make_batch(core.config, *lengths)
 
 
 @pytest.mark.parametrize("name", [name for name in REGISTRY if not name.startswith(COPIES)])
 def test_gradients_of_the_graph_are_those_of_the_recorded_pass(name):
     """Of every parameter and intermediate to 1e-12 of the largest number of each, in float64, and the values too."""
-    core, batch = load(name)
-    if kind_of(core.config) in NO_GRAPH:
-        pytest.skip("the model has no graph")
-    check_gradients(core, batch)
+    check_gradients(*load(name))
 
 
-def check_gradients(core, batch):
+@pytest.mark.parametrize("name", ["llama-dynamic", "phi3-long"])
+def test_gradients_of_texts_that_rotate_by_their_own_lengths(name):
+    check_gradients(*load(name, 67, 9))
+
+
+def stack_inputs(core, batch):
+    """What the recorded pass of a model reads."""
     inputs = {}
     for stack in core.config.stacks:
         mask = batch.padding(stack, core.config)
         rules = {} if mask is None else {"mask": mask[:, None], "positions": token_positions(mask)}
         types = None if stack == "decoder" and core.config.encoder else batch.types
         inputs[stack] = StackInputs(wide(batch.first(stack, core.config)), segment_ids=types, **rules)
-    seen, kept = {}, {}
+    return inputs
+
+
+def check_gradients(core, batch):
+    inputs, seen, kept = stack_inputs(core, batch), {}, {}
     y, recorded = run_model(core, inputs, dtype="float64", hook=lambda name: lambda one: seen.setdefault(name, one))
     dy = np.random.default_rng(0).standard_normal(y.shape)
     expected = model_backward(core, recorded, dy, hook=lambda name: lambda one: kept.setdefault(name, one))
+    check_slope(core, inputs, dy, expected.params)
+    if kind_of(core.config) in NO_GRAPH:
+        return
     last = core.config.plan(core.config.stacks[-1])[-1]
     hidden = f"{last.layer}.residual" if last.adds_residual else last.layer
     graph, found, memo = run_graph(core, as_inputs(batch), "logits" if core.config.head else hidden, dy)
@@ -64,6 +74,35 @@ def check_gradients(core, batch):
         compare(found.params[layer], names, layer)
     for root in {*graph.roots} & {*found.sites}:  # images and sounds
         compare(found.sites, {root: expected.inputs[core.config.stacks[0]]})
+
+
+def check_slope(core, inputs, dy, gradients):
+    """The derivative along a random direction of all parameters, and its central difference; tied ones move as one."""
+    rng, ways, slope = np.random.default_rng(1), {}, 0.0
+    for layer, names in gradients.items():
+        for name, gradient in names.items():
+            place = place_in_memory(core.params[layer][name])
+            if place not in ways:
+                ways[place] = rng.standard_normal(gradient.shape)
+                slope += np.vdot(gradient, ways[place])
+
+    def loss(step):
+        params = {}
+        for layer in core.params:
+            params[layer] = dict(core.params[layer])
+            for name, array in params[layer].items():
+                way = ways.get(place_in_memory(array))
+                if way is not None:  # that of a tied parameter may be transposed
+                    params[layer][name] = array + step * (way if way.shape == array.shape else way.T)
+        y, _ = run_model(core._replace(params=params), inputs, dtype="float64")
+        return np.vdot(dy, np.where(np.isfinite(y), y, 0))  # some words have the logit −∞
+
+    difference = (loss(1e-6) - loss(-1e-6)) / 2e-6
+    assert abs(difference - slope) <= 1e-6 * max(abs(slope), np.abs(dy).max()), (difference, slope)
+
+
+def place_in_memory(array):
+    return array.__array_interface__["data"][0], array.size
 
 
 def run_graph(core, inputs, output, dy=None):
