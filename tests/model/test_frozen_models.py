@@ -76,7 +76,7 @@ def read_batch(known, place, config):
     ids, mask, target = get("ids"), get("mask"), None if config.classes else get("decoder_ids")
     if config.encoder and config.decoder and config.decoder.vocab:
         target = read_target(known, ids, config) if target is None else target
-        target = np.where(target < 0, config.special.start, target)
+        target = None if target is None else np.where(target < 0, config.special.start, target)
     if "lengths" in known and ids is not None:
         mask = np.arange(ids.shape[1]) < known["lengths"][:, None]
     sound = get("sound")

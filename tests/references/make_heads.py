@@ -5,7 +5,7 @@
     pip install transformers==4.57.6 tokenizers==0.22.2   # the last one with a pipeline that answers questions
     python tests/references/make_heads.py answers
 
-writes for each model a folder models/bert-TASK as such models are published, and heads.json: of every text the logits
+writes for each model the weights and tokenizer of models/bert-TASK beside its settings, and heads.json: of every text the logits
 of the model read back from its folder, in float64 (`logits`), and what the pipeline of the task returns: `labels` of a
 text; for each aggregation strategy the spans of a text; with `answers`, answers.json, the best answers to questions.
 The same bytes come out of every run.
@@ -19,24 +19,12 @@ import torch
 import transformers
 
 if sys.argv[1:] != ["answers"]:
-    from make_models import TEXTS, bert_config, both, folder_of, publish, word_pieces, write_json
+    from make_models import TEXTS, both, folder_of, publish, word_pieces, write_json
 
 from pathlib import Path
 
 HERE = Path(__file__).parent
-LABELS = {
-    "bert-sequence": ["NEGATIVE", "NEUTRAL", "POSITIVE"],
-    "bert-topics": ["rain", "river", "book", "school"],
-    "bert-rank": ["LABEL_0"],
-    "bert-score": ["stars"],
-    "bert-token": ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"],
-    "bert-question": ["LABEL_0", "LABEL_1"],
-}
-MORE = {
-    "bert-topics": {"problem_type": "multi_label_classification"},
-    "bert-rank": {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}},
-    "bert-score": {"problem_type": "regression"},
-}
+NAMES = ("bert-sequence", "bert-topics", "bert-rank", "bert-score", "bert-token", "bert-question")
 STRATEGIES = ("none", "simple", "first", "average", "max")
 SENTENCES = ["The cat sat upon a mat reading every day; a café was there!", "once: 日本語 reading-books, don't sit"]
 PAIRS = [("the cat sat", "on the mat?"), ("once upon a time", "there was a café…")]
@@ -46,25 +34,11 @@ QUESTIONS = [
 ]
 
 
-def kind_of(name: str):
-    suffix = {"bert-token": "Token", "bert-question": "Question"}.get(name, "Sequence")
-    return {
-        "Token": transformers.BertForTokenClassification,
-        "Question": transformers.BertForQuestionAnswering,
-        "Sequence": transformers.BertForSequenceClassification,
-    }[suffix]
-
-
 def make(name: str, seed: int):
     """Publish one model; return it with its tokenizer."""
-    folder, kind, labels = folder_of(name), kind_of(name), LABELS[name]
-    config = bert_config(word_pieces(folder), kind.__name__) | MORE.get(name, {})
-    if name != "bert-question":
-        config["id2label"] = {str(number): label for number, label in enumerate(labels)}
-        config["label2id"] = {label: number for number, label in enumerate(labels)}
-    model = publish(folder, kind, config, seed, std=0.25)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    return model, tokenizer
+    folder = folder_of(name)
+    word_pieces(folder)
+    return publish(folder, seed, std=0.25), transformers.AutoTokenizer.from_pretrained(folder)
 
 
 def logits(model, tokenizer, *texts: str) -> dict:
@@ -86,7 +60,7 @@ def plain(value):
 def main() -> None:
     frozen = {}
     texts = [*TEXTS, *SENTENCES]
-    for seed, name in enumerate(LABELS, 41):
+    for seed, name in enumerate(NAMES, 41):
         model, tokenizer = make(name, seed)
         rows = [{"text": text} | logits(model, tokenizer, text) for text in texts]
         if name == "bert-token":

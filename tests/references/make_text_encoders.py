@@ -40,11 +40,6 @@ TRICKY = [
 PAIRS = [("The cat sat.", "It was reading!"), ("once", "upon a time")]
 
 
-def config(kind: str, model_type: str, **changes) -> dict:
-    """The configuration of a model with the keys of BERT."""
-    return dict(sorted((base.bert_config(60, kind) | {"model_type": model_type} | changes).items()))
-
-
 def freeze(name: str, model, rows: list[list[int]], pad: int, types=None, long: list[int] | None = None) -> None:
     """rows: the text, then two shorter ones."""
     ids, (batch_ids, batch_mask) = torch.tensor(rows[:1]), base.padded(rows, pad)
@@ -98,7 +93,7 @@ def prompt_rows(name: str, tokenizer, mask: str) -> list[list[int]]:
 # RoBERTa, XLM-RoBERTa, CamemBERT ------------------------------------------------------------------------------------
 
 
-def byte_pairs(folder, size: int) -> dict[str, int]:
+def byte_pairs(folder, size: int) -> None:
     """vocab.json and merges.txt as RoBERTa's, <mask> last, and the tokenizer.json of the same."""
     trained = tokenizers.Tokenizer(tokenizers.models.BPE())
     trained.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -114,8 +109,6 @@ def byte_pairs(folder, size: int) -> dict[str, int]:
     merges = [tuple(merge) for merge in parts["merges"]]
     fast = transformers.RobertaTokenizer(vocab=vocab, merges=merges)
     fast.backend_tokenizer.save(str(folder / "tokenizer.json"))
-    base.write_json(folder / "tokenizer_config.json", {"model_max_length": 62, "tokenizer_class": "RobertaTokenizer"})
-    return vocab
 
 
 def unigrams(size: int) -> list[tuple[str, float]]:
@@ -130,11 +123,8 @@ def unigrams(size: int) -> list[tuple[str, float]]:
 
 def roberta(name: str, seed: int) -> None:
     folder = base.folder_of(name)
-    size = len(byte_pairs(folder, 330))
-    about = {"vocab_size": size, "type_vocab_size": 1, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
-    about |= {"layer_norm_eps": 1e-05, "max_position_embeddings": 66}
-    settings = config("RobertaForMaskedLM", "roberta", **about)
-    model = base.publish(folder, transformers.RobertaForMaskedLM, settings, seed, std=0.2)
+    byte_pairs(folder, 330)
+    model = base.publish(folder, seed, std=0.2)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     freeze(name, model, prompt_rows(name, tokenizer, "<mask>"), pad=1)
 
@@ -145,21 +135,13 @@ def xlm_roberta(name: str, seed: int) -> None:
     vocab = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *pieces, ("<mask>", 0.0)]
     fast = transformers.XLMRobertaTokenizer(vocab=vocab)
     fast.backend_tokenizer.save(str(folder / "tokenizer.json"))
-    special = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>"}
-    names = {f"{key}_token": token for key, token in special.items()} | {"mask_token": "<mask>"}
-    base.write_json(folder / "tokenizer_config.json", names | {"tokenizer_class": "XLMRobertaTokenizer"})
-    about = {"vocab_size": len(vocab), "type_vocab_size": 1, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
-    about |= {"layer_norm_eps": 1e-05, "max_position_embeddings": 66, "hidden_act": "relu", "output_past": True}
-    settings = config("XLMRobertaForMaskedLM", "xlm-roberta", **about)
-    model = base.publish(folder, transformers.XLMRobertaForMaskedLM, settings, seed, std=0.2)
+    model = base.publish(folder, seed, std=0.2)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     freeze(name, model, prompt_rows(name, tokenizer, "<mask>"), pad=1)
 
 
 def camembert(name: str, seed: int) -> None:
-    about = {"type_vocab_size": 2, "bos_token_id": 5, "eos_token_id": 6, "pad_token_id": 1}
-    settings = config("CamembertModel", "camembert", **about, layer_norm_eps=1e-05, max_position_embeddings=66)
-    model = base.publish(base.folder_of(name), transformers.CamembertModel, settings, seed, std=0.2)
+    model = base.publish(base.folder_of(name), seed, std=0.2)
     freeze(name, model, base.draw(seed, 7, 60, 10, 6, 3), pad=1, types=[0] * 6 + [1] * 4)
 
 
@@ -168,11 +150,8 @@ def camembert(name: str, seed: int) -> None:
 
 def distilbert(name: str, seed: int) -> None:
     folder = base.folder_of(name)
-    about = {"dim": 24, "hidden_dim": 40, "n_heads": 4, "n_layers": 2, "vocab_size": base.word_pieces(folder)}
-    about |= {"activation": "gelu", "architectures": ["DistilBertForMaskedLM"], "attention_dropout": 0.1}
-    about |= {"dropout": 0.1, "max_position_embeddings": 64, "model_type": "distilbert", "pad_token_id": 0}
-    settings = dict(sorted((about | {"sinusoidal_pos_embds": False, "tie_weights_": True}).items()))
-    model = base.publish(folder, transformers.DistilBertForMaskedLM, settings, seed, std=0.2)
+    base.word_pieces(folder)
+    model = base.publish(folder, seed, std=0.2)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     freeze(name, model, prompt_rows(name, tokenizer, "[MASK]"), pad=0)
 
@@ -183,25 +162,16 @@ def distilbert(name: str, seed: int) -> None:
 def albert(name: str, seed: int) -> None:
     """albert: one layer three times; albert-groups: two groups of two layers for four layers, and a pooler."""
     folder = base.folder_of(name)
-    about = {"embedding_size": 12, "hidden_act": "gelu_new", "num_hidden_groups": 1, "inner_group_num": 1}
-    about |= {"num_hidden_layers": 3, "bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
     if name == "albert-groups":
-        about |= {"num_hidden_groups": 2, "inner_group_num": 2, "num_hidden_layers": 3, "embedding_size": 24}
-        model = base.publish(folder, transformers.AlbertModel, config("AlbertModel", "albert", **about), seed, std=0.2)
-        freeze(name, model, base.draw(seed, 5, 60, 10, 6, 3), pad=0, types=[0] * 6 + [1] * 4)
+        rows = base.draw(seed, 5, 60, 10, 6, 3)
+        freeze(name, base.publish(folder, seed, std=0.2), rows, pad=0, types=[0] * 6 + [1] * 4)
         return
     pieces = [piece for piece in unigrams(120) if piece[0] != "<unk>"]
     special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
     vocab = [*((token, 0.0) for token in special), *pieces]
     fast = transformers.AlbertTokenizer(vocab=vocab)
     fast.backend_tokenizer.save(str(folder / "tokenizer.json"))
-    names = {"bos": "[CLS]", "eos": "[SEP]", "unk": "<unk>", "sep": "[SEP]", "pad": "<pad>", "cls": "[CLS]"}
-    settings = {f"{key}_token": token for key, token in names.items()} | {"mask_token": "[MASK]"}
-    base.write_json(folder / "tokenizer_config.json", settings | {"tokenizer_class": "AlbertTokenizer"})
-    about |= {"vocab_size": len(vocab)}
-    model = base.publish(
-        folder, transformers.AlbertForMaskedLM, config("AlbertForMaskedLM", "albert", **about), seed, std=0.2
-    )
+    model = base.publish(folder, seed, std=0.2)
     freeze(name, model, prompt_rows(name, transformers.AutoTokenizer.from_pretrained(folder), "[MASK]"), pad=0)
 
 
@@ -211,14 +181,8 @@ def albert(name: str, seed: int) -> None:
 def electra(name: str, seed: int) -> None:
     """electra: a generator, whose embeddings are projected; electra-discriminator: no projection."""
     folder = base.folder_of(name)
-    about = {"embedding_size": 16, "hidden_act": "gelu", "vocab_size": base.word_pieces(folder)}
-    kind = transformers.ElectraForMaskedLM
-    if name == "electra-discriminator":
-        about |= {"embedding_size": 24, "hidden_act": "gelu_new"}
-        kind = transformers.ElectraForPreTraining
-    about |= {"summary_activation": "gelu", "summary_last_dropout": 0.1, "summary_type": "first"}
-    settings = config(kind.__name__, "electra", **about, summary_use_proj=True)
-    model = base.publish(folder, kind, settings, seed, std=0.2)
+    base.word_pieces(folder)
+    model = base.publish(folder, seed, std=0.2)
     freeze(name, model, prompt_rows(name, transformers.AutoTokenizer.from_pretrained(folder), "[MASK]"), pad=0)
 
 
@@ -233,19 +197,12 @@ def mpnet(name: str, seed: int) -> None:
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
     fast = transformers.MPNetTokenizer(vocab={piece: index for index, piece in enumerate(pieces)}, do_lower_case=True)
     fast.backend_tokenizer.save(str(folder / "tokenizer.json"))
-    names = {"bos": "<s>", "eos": "</s>", "unk": "[UNK]", "sep": "</s>", "pad": "<pad>", "cls": "<s>"}
-    settings = {f"{key}_token": token for key, token in names.items()} | {"mask_token": "<mask>"}
-    base.write_json(folder / "tokenizer_config.json", settings | {"tokenizer_class": "MPNetTokenizer"})
-    about = {"vocab_size": len(pieces), "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
-    about |= {"layer_norm_eps": 1e-05, "max_position_embeddings": 74, "relative_attention_num_buckets": 32}
-    settings = config("MPNetForMaskedLM", "mpnet", **about)
-    del settings["type_vocab_size"]
 
     def adjust(model, generator):
         bias = model.mpnet.encoder.relative_attention_bias.weight
         bias.data = torch.randn(bias.shape, generator=generator)
 
-    model = base.publish(folder, transformers.MPNetForMaskedLM, settings, seed, std=0.2, adjust=adjust)
+    model = base.publish(folder, seed, std=0.2, adjust=adjust)
     rows = prompt_rows(name, transformers.AutoTokenizer.from_pretrained(folder), "<mask>")
     freeze(name, model, rows, pad=1, long=base.draw(seed, 4, 60, 70)[0])
 
@@ -256,29 +213,16 @@ def mpnet(name: str, seed: int) -> None:
 def modernbert(name: str, seed: int) -> None:
     """modernbert: keys as published, layers 0 and 3 global; modernbert-biased: newer keys, all biases."""
     folder = base.folder_of(name)
-    about = {"attention_bias": False, "attention_dropout": 0.0, "classifier_activation": "gelu", "mlp_bias": False}
-    about |= {"classifier_bias": False, "decoder_bias": True, "hidden_activation": "gelu", "hidden_size": 24}
-    about |= {"intermediate_size": 40, "local_attention": 8, "max_position_embeddings": 128, "norm_bias": False}
-    about |= {"model_type": "modernbert", "norm_eps": 1e-05, "num_attention_heads": 4, "num_hidden_layers": 4}
-    about |= {"architectures": ["ModernBertForMaskedLM"], "layer_norm_eps": 1e-05, "pad_token_id": 3}
-    about |= {"bos_token_id": 1, "cls_token_id": 1, "eos_token_id": 2, "sep_token_id": 2, "vocab_size": 60}
-    kind, rows = transformers.ModernBertForMaskedLM, base.draw(seed, 5, 60, 14, 11, 3)
-    if name == "modernbert-biased":
-        about |= {"attention_bias": True, "classifier_bias": True, "mlp_bias": True, "norm_bias": True}
-        about |= {"classifier_activation": "relu", "hidden_activation": "silu", "num_hidden_layers": 2}
-        full, local = {"rope_theta": 50.0, "rope_type": "default"}, {"rope_theta": 900.0, "rope_type": "default"}
-        about |= {"layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": False}
-        about |= {"rope_parameters": {"full_attention": full, "sliding_attention": local}}
-    else:
-        about |= {"global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
-        about |= {"vocab_size": modernbert_tokenizer(folder)}
+    rows = base.draw(seed, 5, 60, 14, 11, 3)
+    if name == "modernbert":
+        modernbert_tokenizer(folder)
         rows = prompt_rows(name, transformers.AutoTokenizer.from_pretrained(folder), "[MASK]")
-    model = base.publish(folder, kind, dict(sorted(about.items())), seed, std=0.2)
+    model = base.publish(folder, seed, std=0.2)
     freeze(name, model, rows, pad=3, long=base.draw(seed, 5, 60, 70)[0])
 
 
-def modernbert_tokenizer(folder) -> int:
-    """Byte-level BPE with BERT's special tokens; the number of ids."""
+def modernbert_tokenizer(folder) -> None:
+    """Byte-level BPE with BERT's special tokens."""
     special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]"]
     model = tokenizers.Tokenizer(tokenizers.models.BPE())
     model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -293,10 +237,6 @@ def modernbert_tokenizer(folder) -> int:
         special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
     )
     model.save(str(folder / "tokenizer.json"))
-    names = {f"{key}_token": f"[{key.upper()}]" for key in ("unk", "cls", "sep", "pad", "mask")}
-    settings = {"clean_up_tokenization_spaces": True, "tokenizer_class": "PreTrainedTokenizerFast"}
-    base.write_json(folder / "tokenizer_config.json", names | settings)
-    return model.get_vocab_size()
 
 
 # DeBERTa ------------------------------------------------------------------------------------------------------------
@@ -305,19 +245,13 @@ def modernbert_tokenizer(folder) -> int:
 def deberta(name: str, seed: int) -> None:
     """deberta-v3: as version 3 is published; deberta-v2: positions of all kinds, projections and rows of their own."""
     folder = base.folder_of(name)
-    about = {"layer_norm_eps": 1e-07, "max_relative_positions": -1, "norm_rel_ebd": "layer_norm", "pad_token_id": 0}
-    about |= {"pooler_dropout": 0, "pooler_hidden_act": "gelu", "pooler_hidden_size": 24, "pos_att_type": "p2c|c2p"}
-    about |= {"position_biased_input": False, "position_buckets": 8, "relative_attention": True, "type_vocab_size": 0}
-    about |= {"share_att_key": True, "max_position_embeddings": 48}
-    kind, rows, types = transformers.DebertaV2ForMaskedLM, base.draw(seed, 5, 60, 10, 6, 3), None
+    rows, types = base.draw(seed, 5, 60, 10, 6, 3), None
     if name == "deberta-v2":
-        about |= {"share_att_key": False, "position_buckets": -1, "position_biased_input": True, "type_vocab_size": 2}
-        about |= {"max_relative_positions": 6, "norm_rel_ebd": "none", "pos_att_type": ["c2p", "p2c"], "legacy": False}
         types = [0] * 6 + [1] * 4
     else:
-        about |= {"vocab_size": deberta_tokenizer(folder)}
+        deberta_tokenizer(folder)
         rows = prompt_rows(name, transformers.AutoTokenizer.from_pretrained(folder), "[MASK]")
-    model = base.publish(folder, kind, config(kind.__name__, "deberta-v2", **about), seed, std=0.2)
+    model = base.publish(folder, seed, std=0.2)
     freeze(name, model, rows, pad=0, types=types, long=base.draw(seed, 5, 60, 45)[0])
     if name == "deberta-v3":
         from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
@@ -327,16 +261,12 @@ def deberta(name: str, seed: int) -> None:
             base.save(name, dict(members) | {"places": places.clamp(0, 511)})
 
 
-def deberta_tokenizer(folder) -> int:
+def deberta_tokenizer(folder) -> None:
     pieces = [piece for piece in unigrams(120) if piece[0] != "<unk>"]
     special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
     vocab = [*((token, 0.0) for token in special), *pieces]
     fast = transformers.DebertaV2Tokenizer(vocab=vocab)
     fast.backend_tokenizer.save(str(folder / "tokenizer.json"))
-    names = {f"{key}_token": f"[{key.upper()}]" for key in ("unk", "cls", "sep", "pad", "mask")}
-    settings = {"do_lower_case": False, "split_by_punct": False, "tokenizer_class": "DebertaV2Tokenizer"}
-    base.write_json(folder / "tokenizer_config.json", names | settings)
-    return fast.backend_tokenizer.get_vocab_size()
 
 
 MAKERS = {  # each with its seed
