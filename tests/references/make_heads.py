@@ -5,10 +5,10 @@
     pip install transformers==4.57.6 tokenizers==0.22.2   # the last one with a pipeline that answers questions
     python tests/references/make_heads.py answers
 
-writes for each model the weights and tokenizer of models/bert-TASK beside its settings, and heads.json: of every text the logits
-of the model read back from its folder, in float64 (`logits`), and what the pipeline of the task returns: `labels` of a
-text; for each aggregation strategy the spans of a text; with `answers`, answers.json, the best answers to questions.
-The same bytes come out of every run.
+writes for each model the weights and the tokenizer of models/bert-TASK beside its settings, and heads.json: of every
+text the logits of the model read back from its folder, in float64 (`logits`), and what the pipeline of the task
+returns: `labels` of a text; for each aggregation strategy the spans of a text; with `answers`, answers.json, the best
+answers to questions. The same bytes come out of every run.
 """
 
 import json

@@ -3,11 +3,10 @@
     pip install torch==2.13.0 transformers==5.23.0 safetensors==0.8.0 numpy==2.4.6
     OMP_NUM_THREADS=1 PYTHONPATH=. python tests/references/make_sounds.py
 
-writes tests/transcripts/inputs/whisper, a folder with a tokenizer; sounds.json, each model's config.json and
-generation_config.json, the shapes of its tensors as transformers saves them, and the texts that it generates;
+completes sounds.json, each model's config.json and generation_config.json, the shapes of its tensors, and the texts
+that it generates (see drawn_tables.py), and writes tests/transcripts/inputs/whisper, a folder with a tokenizer;
 transcriptions.json, texts with times, in windows of one second, of sounds of tests/sound_files.py; and sounds.npz, what
-it computes in eager attention. The weights are those of tests/drawing.py, which draws them by name, so no file holds
-them. Members of the .npz begin with the name of the model:
+it computes in eager attention. Members begin with the name of the model:
 
     samples        (T,) a sound that is shorter than what the model reads, in float32
     features       (1, M, F) what WhisperFeatureExtractor makes of it
@@ -15,7 +14,7 @@ them. Members of the .npz begin with the name of the model:
     memory         after the last norm, in float64 (.f64) and float32 (.f32)
     ids, logits    (1, T) a text, and (1, T, N) its logits in float64 (.f64) and float32 (.f32)
 
-In the float64 model every part is computed in float64: see make_decoders.py.
+In the float64 model every part is computed in float64: see drawn_tables.py.
 """
 
 import json
@@ -23,45 +22,22 @@ import pathlib
 import tempfile
 
 import numpy as np
-import safetensors.numpy
 import torch
 import transformers
-from make_decoders import in_double, write_weights
+from drawn_tables import HERE, freeze, in_double, load, read_table, write_weights
+from drawn_tables import save as save_model
 from make_spectrograms import tone
 
 from tests.sound_files import make_syllables
 
-HERE = pathlib.Path(__file__).parent
 WORDS = 108
-WHISPER = {
-    "vocab_size": WORDS,
-    "num_mel_bins": 16,
-    "d_model": 24,
-    "encoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "encoder_ffn_dim": 36,
-    "decoder_layers": 3,
-    "decoder_attention_heads": 3,
-    "decoder_ffn_dim": 40,
-    "max_source_positions": 50,  # a second
-    "max_target_positions": 40,
-    "decoder_start_token_id": 50,
-    "bos_token_id": 2,
-    "eos_token_id": 2,
-    "pad_token_id": 2,
-    "begin_suppress_tokens": [2, 7],
-}
+WHISPER = read_table("sounds")["whisper"]["config"]
 MULTILINGUAL = {
     "lang_to_id": {"<|en|>": 51, "<|de|>": 52, "<|fr|>": 53},
     "task_to_id": {"translate": 54, "transcribe": 55},
     "is_multilingual": True,
     "no_timestamps_token_id": 56,
     "suppress_tokens": [3, 4, *range(50, WORDS)],  # times too, at which transformers would cut the text
-}
-ENGLISH = {"is_multilingual": False, "no_timestamps_token_id": 56, "suppress_tokens": [3, 4, *range(50, WORDS)]}
-MODELS = {
-    "whisper": (WHISPER, MULTILINGUAL),
-    "whisper-english": (WHISPER | {"num_mel_bins": 20, "activation_function": "relu"}, ENGLISH),
 }
 TEXTS = {  # options of generate
     "whisper": [
@@ -92,29 +68,20 @@ FORCED = [  # generation_config.json and options of generate
 ]
 
 
-def save(values: dict, generation: dict, folder: pathlib.Path) -> tuple[dict, dict, dict]:
-    """Save a model with drawn weights; its configurations and the shapes of its tensors."""
-    config = transformers.WhisperConfig(**values)
-    model = transformers.WhisperForConditionalGeneration(config)
-    model.save_pretrained(folder)
+def save(generation: dict, folder: pathlib.Path) -> tuple[dict, dict, dict]:
+    """Save the model whisper with other settings of generation; its configurations and the shapes of its tensors."""
+    config, shapes = save_model(WHISPER, folder)
     place = folder / "generation_config.json"
     saved = json.loads(place.read_text())
-    saved.pop("_from_model_config", None)  # else it is made of config.json again
+    del saved["transformers_version"], saved["_from_model_config"]  # else it is made of config.json again
     place.write_text(json.dumps(saved | generation))
-    path = folder / "model.safetensors"
-    shapes = {key: list(tensor.shape) for key, tensor in sorted(safetensors.numpy.load_file(path).items())}
-    write_weights(folder, "whisper", shapes, np.float32)
-    written = [json.loads((folder / f"{name}.json").read_text()) for name in ("config", "generation_config")]
-    config, begins = ({key: one for key, one in each.items() if key != "transformers_version"} for each in written)
-    return config, begins, shapes
+    return config, saved | generation, shapes
 
 
 def compute(folder: pathlib.Path, given: dict[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
     """What a model computes of a sound and a text."""
-    precision = torch.float64 if dtype == "f64" else torch.float32
-    load = transformers.WhisperForConditionalGeneration.from_pretrained
-    model = load(folder, attn_implementation="eager", dtype=precision).eval()
-    features = torch.tensor(given["features"], dtype=precision)
+    model = load(folder, dtype)
+    features = torch.tensor(given["features"], dtype=model.dtype)
     with torch.no_grad():
         output = model(features, decoder_input_ids=torch.tensor(given["ids"]), output_hidden_states=True)
     found = {f"memory.{dtype}": output.encoder_last_hidden_state, f"logits.{dtype}": output.logits}
@@ -125,9 +92,8 @@ def compute(folder: pathlib.Path, given: dict[str, np.ndarray], dtype: str) -> d
 
 def generate(folder: pathlib.Path, features: np.ndarray, **options) -> list[int]:
     """The tokens that are generated of a sound, without the end token."""
-    load = transformers.WhisperForConditionalGeneration.from_pretrained
-    model = load(folder, attn_implementation="eager", dtype=torch.float64).eval()
-    ids = model.generate(torch.tensor(features, dtype=torch.float64), max_new_tokens=20, **options)[0].tolist()
+    model, features = load(folder, "f64"), torch.tensor(features, dtype=torch.float64)
+    ids = model.generate(features, max_new_tokens=20, **options)[0].tolist()
     return [one for one in ids if one != 2]
 
 
@@ -137,8 +103,7 @@ def transcribe(folder: pathlib.Path, seconds: float, seed: int, **options) -> di
     whole = {"truncation": False, "padding": "longest"} if seconds > 1 else {}
     samples = make_syllables(seconds, seed)
     features = extractor(samples, sampling_rate=16000, return_tensors="pt", **whole)["input_features"]
-    load = transformers.WhisperForConditionalGeneration.from_pretrained
-    model = load(folder, attn_implementation="eager", dtype=torch.float64).eval()
+    model = load(folder, "f64")
     limits = {} if "max_length" in options else {"max_new_tokens": 20}
     given = {"return_timestamps": True, "return_segments": True} | limits | options
     segments = model.generate(features.double(), **given)["segments"][0]
@@ -150,7 +115,7 @@ def write_transcriptions() -> None:
     """Texts with times, of the model whisper with tokens of times allowed."""
     with tempfile.TemporaryDirectory() as place, in_double():
         folder = pathlib.Path(place)
-        _, begins, shapes = save(WHISPER, TIMED, folder)
+        _, begins, shapes = save(TIMED, folder)
         write_weights(folder, "whisper", shapes, np.float64)
         rows = [
             {"seconds": seconds, "seed": seed, "options": one} | transcribe(folder, seconds, seed, **one)
@@ -158,7 +123,7 @@ def write_transcriptions() -> None:
         ]
         forced = []
         for generation, one in FORCED:
-            _, stated, _ = save(WHISPER, generation, folder)
+            _, stated, _ = save(generation, folder)
             write_weights(folder, "whisper", shapes, np.float64)
             extractor = transformers.WhisperFeatureExtractor(feature_size=WHISPER["num_mel_bins"], chunk_length=1)
             samples = make_syllables(0.7, 9)
@@ -186,35 +151,28 @@ def write_whisper() -> None:
     tokenizer.add_special_tokens(["<|endoftext|>", *(AddedToken(f"<|{name}|>", special=True) for name in names)])
     assert (len(words), tokenizer.token_to_id("<|notimestamps|>")) == (50, 56)
     tokenizer.save(str(folder / "tokenizer.json"))
-    config, begins, _ = save(WHISPER, TIMED, folder)
+    config, begins, _ = save(TIMED, folder)
     for name, values in (("config", config), ("generation_config", begins)):
         (folder / f"{name}.json").write_text(json.dumps(values, indent=1) + "\n")
 
 
-def main() -> None:
-    table, arrays = {}, {}
-    for name, (values, generation) in MODELS.items():
-        extractor = transformers.WhisperFeatureExtractor(feature_size=values["num_mel_bins"], chunk_length=1)
-        samples = tone(16000, 0.8, 300, 1900)
-        features = extractor(samples, sampling_rate=16000, return_tensors="np")["input_features"]
-        ids = np.random.default_rng(len(name)).integers(3, WORDS, (1, 9))
-        given = {"samples": samples, "features": features, "ids": ids}
-        with tempfile.TemporaryDirectory() as place:
-            folder = pathlib.Path(place)
-            config, begins, shapes = save(values, generation, folder)
-            found = compute(folder, given, "f32")
-            write_weights(folder, "whisper", shapes, np.float64)
-            with in_double():
-                found |= compute(folder, given, "f64")
-                texts = [{"options": one, "ids": generate(folder, features, **one)} for one in TEXTS[name]]
-        print(name, texts)
-        table[name] = {"config": config, "generation": begins, "shapes": shapes, "texts": texts}
-        arrays |= {f"{name}/{key}": one for key, one in (given | found).items()}
-    (HERE / "sounds.json").write_text(json.dumps(table, indent=1) + "\n")
-    np.savez_compressed(HERE / "sounds.npz", **arrays)
+def inputs(name: str, row: dict) -> dict[str, np.ndarray]:
+    """A sound, its spectrogram, and a text."""
+    extractor = transformers.WhisperFeatureExtractor(feature_size=row["config"]["num_mel_bins"], chunk_length=1)
+    samples = tone(16000, 0.8, 300, 1900)
+    features = extractor(samples, sampling_rate=16000, return_tensors="np")["input_features"]
+    ids = np.random.default_rng(len(name)).integers(3, WORDS, (1, 9))
+    return {"samples": samples, "features": features, "ids": ids}
+
+
+def add_texts(folder: pathlib.Path, given: dict[str, np.ndarray], name: str) -> dict:
+    """The tokens that are generated of a sound by the settings of generation in the table."""
+    settings = read_table("sounds")[name]["generation"]
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    return {"texts": [{"options": one, "ids": generate(folder, given["features"], **one)} for one in TEXTS[name]]}
 
 
 if __name__ == "__main__":
     write_whisper()
     write_transcriptions()
-    main()
+    freeze("sounds", inputs, compute, add_texts)
