@@ -83,22 +83,6 @@ def test_the_last_token_of_a_limit_is_a_forced_end():
     assert ids[-1] == 0 and len(ids) == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "source", "target"),
-    [(FRENCH, SOURCE, TARGET), (str(MODELS / "marian"), "Le chat", "The cat"), (str(MODELS / "t5"), "The cat", "sat")],
-)
-def test_the_printed_pipeline_of_a_translation_computes_its_score(tmp_path, name, source, target):
-    trace = str(tmp_path / "run.npz")
-    attnkit.decode(source, model=name, score=target, trace=trace)
-    text = shell_pipeline(open_checkpoint(name).config, name, "all").replace("memory.npz", str(tmp_path / "memory.npz"))
-    encoder, decoder = re.split(r"(?<!\\)\n", text)
-    encoder, _, file = encoder.replace("\\\n", "").replace("TEXT", source).rpartition(" -o ")
-    formats.save(ran(encoder), file)
-    ours, whole = ran(decoder.replace("\\\n", "").replace("TEXT", target)), formats.load(trace)
-    np.testing.assert_array_equal(ours["logits"], whole["logits"])
-    assert ours.labels["token"] == whole.labels["token"]
-
-
 def test_the_target_of_a_batch_begins_with_the_start_in_every_row():
     config = open_checkpoint(FRENCH).config
     both = attnkit.embed(["the cat", "the black cat"], model=FRENCH, layer="decoder.embed")

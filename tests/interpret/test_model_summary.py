@@ -160,30 +160,6 @@ def test_a_file_is_no_folder(tmp_path):
     assert "4" in shell("attnkit show <(echo '[4]')", tmp_path).decode()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "stack", "given"), [("t5", "encoder", '"the cat sat"'),
-                                                      ("mistral", "decoder", "--ids ids.json")])  # fmt: skip
-def test_the_pipeline_of_a_stack_runs_in_a_shell_and_equals_encode(name, stack, given, tmp_path):
-    folder = MODELS / name
-    (tmp_path / "ids.json").write_text("[3, 4, 5]")
-    printed = show(folder, "--pipeline", stack)
-    assert printed.startswith(f'attnkit embed --model {folder} "TEXT" \\\n  | attnkit ')
-    (tmp_path / "pipeline.sh").write_text(printed.replace('"TEXT"', given))
-    shell("sh pipeline.sh > pieces.json", tmp_path)
-    shell(f"attnkit encode --model {folder} {given} -f json > whole.json", tmp_path)
-    pieces, whole = (json.loads((tmp_path / f"{which}.json").read_text()) for which in ("pieces", "whole"))
-    assert pieces["tensors"]["x"] == whole["tensors"]["x"]
-
-
-@pytest.mark.slow
-def test_the_pipeline_of_a_layer_goes_from_what_enters_it_to_what_leaves_it(tmp_path):
-    folder = MODELS / "bert-mlm"
-    shell(f"attnkit encode --model {folder} 'the cat' --trace t.npz > /dev/null", tmp_path)
-    (tmp_path / "layer.sh").write_text(show(folder, "--pipeline", "encoder.1"))
-    layer = shell("attnkit show t.npz:encoder.0.norm2 -f npy | sh layer.sh | attnkit show -f npy", tmp_path)
-    assert layer == shell("attnkit show t.npz:encoder.1.norm2 -f npy", tmp_path)
-
-
 def stages(name, part):
     checkpoint = open_checkpoint(str(MODELS / name))
     return (
@@ -219,22 +195,6 @@ def test_all_of_an_encoder_and_a_decoder_is_two_pipelines():
     checkpoint = open_checkpoint(str(MODELS / "transformer"))
     encoder, decoder = re.split(r"(?<!\\)\n", model_summary.shell_pipeline(checkpoint.config, "DIR", "all"))
     assert "--residual source.npz \\\n" in encoder and "--residual target.npz \\\n" in decoder
-
-
-@pytest.mark.slow
-def test_the_pipelines_of_an_encoder_and_a_decoder_run(tmp_path):
-    folder = MODELS / "transformer"
-    script = show(folder, "--pipeline", "all")
-    (tmp_path / "all.sh").write_text(script)
-    for name, size in (("source", 5), ("target", 3)):
-        shell(f"attnkit posenc --size {size} --dim 16 --dtype float32 -f npz -o {name}.npz", tmp_path)
-    x = json.loads(shell("sh all.sh | attnkit show -f json", tmp_path))["tensors"]["x"]
-    checkpoint = open_checkpoint(str(folder))
-    core = model.Model(checkpoint.config, checkpoint.params)
-    source, target = (np.load(tmp_path / f"{name}.npz")["x"] for name in ("source", "target"))
-    memory = model.run(core, core.config.plan("encoder"), source, model.Context())
-    whole = model.run(core, core.config.plan("decoder"), target, model.Context(memory=memory))
-    assert np.array_equal(np.array(x["data"], whole.dtype), whole)
 
 
 def test_alike_names_need_numbers_that_follow_each_other():
