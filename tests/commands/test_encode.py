@@ -169,18 +169,6 @@ def test_a_vector_of_a_padded_batch_has_the_bits_that_its_text_has_alone(name, s
                     np.testing.assert_array_equal(vector, alone)
 
 
-def test_a_batch_padded_on_the_left_is_that_of_each_text_alone_but_for_the_last_bits():
-    core, steps = stack_of("minilm")
-    ids = random_texts(core, [1, 2, 7, 12, 13, 30])
-    real = np.arange(30) >= 30 - np.array([*map(len, ids)])[:, None]
-    batch = np.zeros(real.shape, int)
-    batch[real] = np.concatenate(ids)
-    context = model.Context(mask=real[:, None], positions=model.token_positions(real))
-    states = model.run(core, steps, batch, context)
-    for row, kept, one in zip(states, real, ids, strict=True):
-        np.testing.assert_allclose(row[kept], model.run(core, steps, one, model.Context()), atol=1e-5)
-
-
 @pytest.mark.parametrize("options", [{"keep": ["encoder.*.self.heads"]}, {"keep": ["*.weights"]}])
 def test_a_run_that_keeps_intermediates_has_the_bits_of_one_that_does_not(options):
     for text in ("rain", TEXTS[-4]):

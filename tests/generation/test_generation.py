@@ -31,7 +31,6 @@ from attnkit.generation.options import (
 from attnkit.generation.perplexity import ROWS, TextScore, score_pairs, targets_nll
 from attnkit.generation.prompts import make_detokenizer, make_prompts, positions_left, tokenize_prompt
 from attnkit.generation.text_generation import render_choice, run_decode, tokens_to_score
-from attnkit.inputs import layers
 from attnkit.inputs.detokenizer import Detokenizer, fill_masks
 from attnkit.model import Model
 from attnkit.model.config import Config, PositionConfig, StackConfig
@@ -317,33 +316,6 @@ def test_padding_changes_nothing(name):
             assert row[: len(ids)] == ids
             np.testing.assert_array_equal(scores[: len(ids)], x)
             assert not scores[len(ids) :].any()
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("name", ["gpt2", "llama-dynamic", "mistral", "t5"])
-def test_the_cache_changes_nothing(name, dtype):
-    """Nor does a window that it has left behind, or a rotation that begins it anew."""
-    core = layers.core_model(open_checkpoint(folder(name)))
-    prompt, memory = frozen(name)["ids"], None
-    if core.config.encoder:
-        memory = model.run(core, core.config.plan("encoder"), prompt, model.Context(dtype=dtype))
-        prompt = np.array([[core.config.special.start]])
-
-    class Uncached(model.CachedDecoder):
-        def __call__(self, tokens):
-            self.cache = model.KVCache()
-            return super().__call__(tokens)
-
-    told = {}
-    for kind in (model.CachedDecoder, Uncached):
-        rows = told[kind] = []
-        predict = kind(core, memory=memory, dtype=dtype)
-        settings = model.SamplingConfig(limit=30)
-        text = model.generate(predict, prompt[0], settings, on_step=lambda info, rows=rows: rows.append(info.logits))
-        rows.append(np.array(text.ids))
-    for ours, theirs in zip(*told.values(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * max(1, np.abs(theirs[np.isfinite(theirs)]).max()))
-    np.testing.assert_array_equal(told[model.CachedDecoder][-1], told[Uncached][-1])
 
 
 @pytest.mark.parametrize("name", ["gpt2", "openai-gpt", "llama", "mistral", "t5"])

@@ -122,15 +122,6 @@ def test_logits_of_the_ends_of_answers_are_those_of_transformers():
         assert record.labels["label"] == ["start", "end"]
 
 
-@pytest.mark.parametrize("name", [*SEQUENCES, "bert-token"])
-def test_a_padded_batch_gives_what_each_text_gives_alone(name):
-    texts = [row["text"] for row in frozen(name)["texts"]]
-    batch = label(texts, name)
-    for at, text in enumerate(texts):
-        one = label(text, name)
-        np.testing.assert_allclose(batch["logits"][at][: len(one["logits"])], one["logits"], rtol=0, atol=5e-6)
-
-
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_the_head_gives_each_text_of_a_batch_the_bits_that_it_has_alone(name):
     states = attnkit.encode([row["text"] for row in frozen(name)["texts"]], model=folder(name))

@@ -323,20 +323,6 @@ def test_what_the_vectors_are_is_said_once():
     assert "needs --model DIR, --dim D, --one-hot or --table FILE" in error
 
 
-@pytest.mark.parametrize("kind", ["bool", "int64"])
-@pytest.mark.parametrize("shape", [(3, -1), (3, 1, -1), (3, 1, 1, -1)], ids=str)
-@pytest.mark.parametrize("name", ["gpt2", "t5"])
-def test_the_mask_of_a_padded_batch_comes_in_any_usual_form(name, shape, kind):
-    side = "left" if name == "gpt2" else "batch"
-    given, model = frozen(name), folder(name)
-    rows, real = given[f"{side}_ids"], given[f"{side}_mask"].astype(bool)
-    record = Record({"x": rows, "ids": rows, "mask": real.reshape(shape).astype(kind)})
-    x = attnkit.encode(record, model=model)["x"]
-    for row, kept in enumerate(real):
-        alone = attnkit.encode(model=model, ids=rows[row][kept])["x"]
-        np.testing.assert_allclose(x[row][kept], alone, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("pool", ["cls", "mean", "pooler"])
 def test_pooling_looks_at_the_tokens_wherever_the_padding_is(pool):
     given = frozen("bert")
