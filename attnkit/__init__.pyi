@@ -15,6 +15,7 @@ from attnkit.debugger.report import VerdictReport
 from attnkit.interpret.comparison import DiffReport
 from attnkit.interpret.text_agreement import AgreementReport
 from attnkit.interpret.weights_comparison import WeightsReport
+from attnkit.model.arrays import SupportsArray
 from attnkit.recorders import record as record, record_onnx as record_onnx, tap as tap
 from attnkit.records import Record as Record, Tensor as Tensor
 from attnkit.tokenizers import Tokenizer
@@ -24,7 +25,7 @@ TOOLS: tuple[str, ...]
 
 Array = np.ndarray[Any, Any]
 Path = str | os.PathLike[str]
-TensorLike = Record | Tensor | Array | np.generic | float | Sequence[Any] | Path
+TensorLike = Record | Tensor | SupportsArray | np.generic | float | Sequence[Any] | Path
 DType = Literal[
     "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"
 ]
@@ -115,7 +116,7 @@ def attend(
     *,
     heads: int = 1,
     kv_heads: int | None = None,
-    params: Mapping[str, Tensor | Array] | Record | Path | None = None,
+    params: Mapping[str, Tensor | SupportsArray] | Record | Path | None = None,
     model: Checkpoint | Path | None = None,
     layer: str | None = None,
     seed: int | None = None,
@@ -204,7 +205,7 @@ def ffn(
     record: TensorLike,
     /,
     *,
-    params: Mapping[str, Tensor | Array] | Record | Path | None = None,
+    params: Mapping[str, Tensor | SupportsArray] | Record | Path | None = None,
     model: Checkpoint | Path | None = None,
     layer: str | None = None,
     hidden: int | None = None,
@@ -224,7 +225,7 @@ def linear(
     record: TensorLike,
     /,
     *,
-    params: Mapping[str, Tensor | Array] | Record | Path | None = None,
+    params: Mapping[str, Tensor | SupportsArray] | Record | Path | None = None,
     model: Checkpoint | Path | None = None,
     layer: str | None = None,
     add: TensorLike | None = None,
@@ -236,7 +237,7 @@ def conv(
     record: TensorLike,
     /,
     *,
-    params: Mapping[str, Tensor | Array] | Record | Path | None = None,
+    params: Mapping[str, Tensor | SupportsArray] | Record | Path | None = None,
     model: Checkpoint | Path | None = None,
     layer: str | None = None,
     filters: int | None = None,
@@ -282,12 +283,12 @@ def rnn(
     projection: int | None = None,
     peepholes: bool = False,
     seed: int = 0,
-    params: Mapping[str, Tensor | Array] | Record | Path | None = None,
+    params: Mapping[str, Tensor | SupportsArray] | Record | Path | None = None,
     model: Checkpoint | Path | None = None,
     layer: str | None = None,
     memory: TensorLike | None = None,
     lengths: TensorLike | None = None,
-    state_in: Mapping[str, Tensor | Array] | Record | Path | None = None,
+    state_in: Mapping[str, Tensor | SupportsArray] | Record | Path | None = None,
     state_out: str | None = None,
     keep: Sequence[str] | str = (),
     steps: bool = False,
@@ -317,7 +318,7 @@ def encode(
     weights: str | None = None,
     patch: Mapping[str, TensorLike] | str | None = None,
     ablate: Sequence[str] | str = (),
-    mean: Mapping[str, Tensor | Array] | Record | Path | None = None,
+    mean: Mapping[str, Tensor | SupportsArray] | Record | Path | None = None,
     dtype: Literal["float32", "float64"] | None = None,
     engine: Literal["numpy", "jax"] | None = None,
     compute: Literal["float32", "bfloat16", "float16"] | None = None,
@@ -343,7 +344,7 @@ def decode(
     timestamps: bool = False,
     source_language: str | None = None,
     target_language: str | None = None,
-    memory: TensorLike | Mapping[str, Tensor | Array] | None = None,
+    memory: TensorLike | Mapping[str, Tensor | SupportsArray] | None = None,
     max_tokens: int | None = None,
     min_tokens: int | None = None,
     score: str | None = None,
@@ -357,7 +358,7 @@ def decode(
     keep: Sequence[str] | str = (),
     top: int | None = None,
     batch: bool = False,
-    cache_in: Mapping[str, Tensor | Array] | Record | Path | None = None,
+    cache_in: Mapping[str, Tensor | SupportsArray] | Record | Path | None = None,
     cache_out: str | None = None,
     tokenizer: Tokenizer | Path | None = None,
     chat: bool = False,
@@ -370,13 +371,13 @@ def decode(
     trace_only: Sequence[str] | str = (),
     patch: Mapping[str, TensorLike] | str | None = None,
     ablate: Sequence[str] | str = (),
-    mean: Mapping[str, Tensor | Array] | Record | Path | None = None,
+    mean: Mapping[str, Tensor | SupportsArray] | Record | Path | None = None,
     grad: str | None = None,
     grad_only: Sequence[str] | str = (),
     check: bool = False,
     attribute: str | None = None,
     table: TensorLike | None = None,
-    params: Mapping[str, Tensor | Array] | Record | Path | None = None,
+    params: Mapping[str, Tensor | SupportsArray] | Record | Path | None = None,
     vocab: Sequence[str] | Path | None = None,
     temperature: float | None = None,
     top_k: int | None = None,
@@ -564,7 +565,7 @@ def scan(
     positions: bool = False,
     heads: bool = False,
     ablate: Literal["heads"] | None = None,
-    mean: Mapping[str, Tensor | Array] | Record | Path | None = None,
+    mean: Mapping[str, Tensor | SupportsArray] | Record | Path | None = None,
     dtype: Literal["float32", "float64"] | None = None,
     only: Sequence[str] | str | None = None,
     check_finite: bool = False,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnkit.errors import DataError, UsageError, suggest
+from attnkit.model.arrays import SupportsArray, is_foreign, numpy_array
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Labels = list[str] | list[list[str]]
@@ -61,7 +62,7 @@ def default_axes(rank: int) -> tuple[str, ...]:
 class Tensor:
     """An array with names and labels of its axes, and the formula that made it.
 
-    array    the numbers
+    array    the numbers; a tensor of another library becomes an array of NumPy
     axes     one name per dimension; None where it has none
     labels   axis name -> one string an index, or one such list a batch row
     formula  how it was computed, for tables; never written to a file
@@ -76,6 +77,8 @@ class Tensor:
     formula: str = ""
 
     def __post_init__(self) -> None:
+        if is_foreign(self.array):
+            object.__setattr__(self, "array", numpy_array(self.array))
         if self.axes is not None and not isinstance(self.axes, tuple):
             object.__setattr__(self, "axes", tuple(self.axes))
 
@@ -121,7 +124,7 @@ class Record:
 
         def __init__(
             self,
-            tensors: Mapping[str, Tensor | Array],
+            tensors: Mapping[str, Tensor | SupportsArray],
             labels: dict[str, Labels] = ...,
             history: list[dict[str, Any]] = ...,
             *,

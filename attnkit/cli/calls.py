@@ -16,6 +16,7 @@ from attnkit.cli.output_format import Result
 from attnkit.cli.stage import Stage, replace_together
 from attnkit.cli.tool import INPUT, PAIR, PARTS, Item, Tool
 from attnkit.errors import UsageError
+from attnkit.model.arrays import is_foreign
 from attnkit.records import Record, Tensor
 
 
@@ -122,7 +123,7 @@ def make_item(tool: Tool, item: Item) -> Item:
         return (item,) if isinstance(item, str) else tuple(item)
     if isinstance(item, Record):
         item = replace(check_numbers(item).without_formulas(), required=())
-    elif isinstance(item, Tensor | np.ndarray | np.generic | int | float) or is_list:
+    elif isinstance(item, Tensor | np.ndarray | np.generic | int | float) or is_list or is_foreign(item):
         item = array_to_record(item, "x")
     elif not isinstance(item, str | list | tuple | None):
         raise UsageError(f"expected a record, an array or text, got {type(item).__name__}", "x")

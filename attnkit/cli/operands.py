@@ -18,6 +18,7 @@ from attnkit.formats.json_text import parse_json
 from attnkit.formats.streams import decode_text, exists, is_missing, name_errors
 from attnkit.inputs.operands import load_attended, select_tensor
 from attnkit.inputs.padding import BESIDE_IDS, LIBRARY_NAMES, rename_model_inputs
+from attnkit.model.arrays import numpy_array
 from attnkit.options import COMMA, Load
 from attnkit.records import Array, Record, Tensor, join_names
 
@@ -462,7 +463,7 @@ def array_to_record(value: Any, name: str) -> Record:
     if isinstance(value, Tensor):
         return check_numbers(Record({"x": value}), name)
     try:
-        array = np.asarray(value)
+        array = numpy_array(value)
     except ValueError:  # lists of unlike lengths
         raise UsageError("expected an array of numbers, got lists of unequal lengths", name) from None
     return check_numbers(Record({"x": array}), name)
@@ -570,7 +571,7 @@ def convert_means(value: Any, flag: str) -> dict[str, Array]:
 
 
 TENSOR_TYPE = "TensorLike"
-ARRAYS_TYPE = "Mapping[str, Tensor | Array] | Record | Path"
+ARRAYS_TYPE = "Mapping[str, Tensor | SupportsArray] | Record | Path"
 # kind of content -> how it is read; the comment above a row names the result
 CONTENTS: dict[Load, Content] = {
     # a record with x alone
@@ -585,7 +586,7 @@ CONTENTS: dict[Load, Content] = {
     "attended": Content(TENSOR_TYPE, from_record(load_attended), convert_attended, partial(load_attended, own=True)),
     # the same, of the record's `memory` unless NAME is another tensor
     "memory": Content(
-        "TensorLike | Mapping[str, Tensor | Array]",
+        "TensorLike | Mapping[str, Tensor | SupportsArray]",
         from_record(select_memory),
         convert_memory,
         partial(load_attended, own=True),

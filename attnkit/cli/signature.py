@@ -43,6 +43,7 @@ from attnkit.debugger.report import VerdictReport
 from attnkit.interpret.comparison import DiffReport
 from attnkit.interpret.text_agreement import AgreementReport
 from attnkit.interpret.weights_comparison import WeightsReport
+from attnkit.model.arrays import SupportsArray
 from attnkit.recorders import record as record, record_onnx as record_onnx, tap as tap
 from attnkit.records import Record as Record, Tensor as Tensor
 from attnkit.tokenizers import Tokenizer
@@ -52,7 +53,7 @@ TOOLS: tuple[str, ...]
 
 Array = np.ndarray[Any, Any]
 Path = str | os.PathLike[str]
-TensorLike = Record | Tensor | Array | np.generic | float | Sequence[Any] | Path
+TensorLike = Record | Tensor | SupportsArray | np.generic | float | Sequence[Any] | Path
 DType = Literal[
     %DTYPES%
 ]

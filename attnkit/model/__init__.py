@@ -8,12 +8,12 @@ G  key and value heads       R  rotated width
 P  past keys                 F  hidden width of the feed-forward network
 
 Masks are boolean, True = may attend. Results have the dtype of the input if it is a float; float16 and bfloat16
-compute in float32, integers in float64. Inputs are never modified. whole_models.py lists the names of whole models,
-which are imported lazily.
+compute in float32, integers in float64. Inputs are never modified. Arrays of PyTorch and JAX are accepted.
+whole_models.py lists the names of whole models, which are imported lazily.
 
 The parts of the package from the bottom up, each of which imports only those above it in this list:
 
-dtypes checks processor/                  numbers: their dtypes and shapes, tasks and products on every core
+dtypes arrays checks processor/           numbers: dtypes and shapes, arrays of other libraries, products on every core
 hooks intermediates parameters slips      names: of what is computed, of what it is computed with, of mistakes
 formulas/ reference                       pure functions of arrays; the whole paper by such functions
 kernels/                                  fast paths of attention
@@ -27,10 +27,12 @@ passes/                                   whole models by that table: passes, gr
 exercises/                                arithmetic on paper
 """
 
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any
 
 # ruff: noqa: I001 (in the order of a forward pass, not of the alphabet)
 from attnkit.model.dtypes import Array, output_dtype, working
+from attnkit.model.arrays import numpy_array, takes_foreign_arrays
 from attnkit.model.formulas.embedding import check_ids, embed, one_hot, random_table, scale_embedding
 from attnkit.model.formulas.positions import (
     LAYOUTS,
@@ -85,6 +87,10 @@ from attnkit.model.formulas.sampling import (
 if TYPE_CHECKING:
     from attnkit.model.whole_models import *
 
+for _name, _value in [*globals().items()]:
+    if isfunction(_value) and _value is not takes_foreign_arrays:
+        globals()[_name] = takes_foreign_arrays(_value)
+
 
 def __getattr__(name: str) -> Any:
     """Import a module of the package, or a name of whole_models.py, on first use."""
@@ -98,5 +104,6 @@ def __getattr__(name: str) -> Any:
         return sorted(name for name in {**globals(), **vars(models)} if not name.startswith("_"))
     if not hasattr(models, name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(models, name)
+    found = getattr(models, name)
+    found = globals()[name] = takes_foreign_arrays(found) if isfunction(found) else found
     return found

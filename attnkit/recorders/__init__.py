@@ -3,7 +3,6 @@
 recording.py      a recording in progress; `record` and `tap`
 torch_modules.py  what the modules of a torch model read and return
 onnx_models.py    every intermediate of an ONNX model
-arrays.py         arrays of other libraries as NumPy arrays
 """
 
 from attnkit.recorders.onnx_models import record_onnx

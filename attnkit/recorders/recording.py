@@ -18,7 +18,7 @@ from attnkit.formats import Sink, file_format, npz
 from attnkit.formats.metadata import to_metadata
 from attnkit.formats.streams import name_errors, prefix_errors
 from attnkit.libraries import call_library
-from attnkit.recorders.arrays import numpy_array
+from attnkit.model.arrays import numpy_array
 from attnkit.recorders.torch_modules import ModuleCalls, check_module
 from attnkit.records import Record
 

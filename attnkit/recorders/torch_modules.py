@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from attnkit.errors import UsageError, counted
-from attnkit.recorders.arrays import is_torch_tensor
+from attnkit.model.arrays import is_torch_tensor
 
 
 class ModuleCall(NamedTuple):
