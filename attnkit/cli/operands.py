@@ -29,9 +29,18 @@ FACTOR = re.compile(r"\*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)$
 FILE_SUFFIX = re.compile(r"\.(json|npy|npz|safetensors)(:\w+)?$")
 
 Piped = Sequence[Record | str] | None  # the results of the stage before, where they are the operand
-Loaded = tuple[Any, dict[str, str]]  # content, and the SHA-256 of its files for the history
-Loader = Callable[[str, Piped, bool], Loaded]
 Converter = Callable[[Any, str], Any]
+
+
+class Loaded(NamedTuple):
+    """Content, the SHA-256 of its files for the history, and the format of records."""
+
+    content: Any
+    digests: dict[str, str]
+    format: str | None = None
+
+
+Loader = Callable[[str, Piped, bool], Loaded]
 
 
 class Content(NamedTuple):
@@ -58,6 +67,7 @@ class OperandFiles:
     options  the options of the tool by parameter; values: the values of the stage
     source   the input, where it is a file or a pipe; piped: the results of the stage before
     loaded   parameter -> the content of its file; digests: file -> its SHA-256
+    formats  the formats of the files of records
     """
 
     options: Mapping[str, Option]
@@ -66,6 +76,7 @@ class OperandFiles:
     piped: Iterator[Any] | None = None
     loaded: dict[str, Any] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
+    formats: set[str] = field(default_factory=set)
 
     def load_values(self, item: Any, bfloat16: bool) -> dict[str, Any]:
         """The values of a tool's parameters for one item, with contents of files."""
@@ -88,9 +99,14 @@ class OperandFiles:
             return content.own(item, value[1:], value)
         if name not in self.loaded:
             piped = list(self.piped) if self.piped is not None and stdin_uses(value, option.load) else None
-            self.loaded[name], digests = content.load(value, piped, bfloat16)
+            self.loaded[name], digests, format = content.load(value, piped, bfloat16)
             self.digests |= digests
+            self.formats |= {format} if format else set()
         return self.loaded[name]
+
+    def common_format(self) -> str | None:
+        """The format of the files of records that were read, if they have one."""
+        return next(iter(self.formats)) if len(self.formats) == 1 else None
 
     def count_stdin(self) -> int:
         """Count the options whose file is standard input."""
@@ -196,11 +212,12 @@ def from_record(select: Callable[[Record, str, str], Any], maps: bool = False) -
 
     def load(path: str, piped: Piped, bfloat16: bool) -> Loaded:
         if piped is not None:
-            return select(only_record(piped, "<stdin>"), path.partition(":")[2], "<stdin>"), {}
+            return Loaded(select(only_record(piped, "<stdin>"), path.partition(":")[2], "<stdin>"), {})
         source, name = open_operand(path, hash=True)
         with source:
-            record = only_record(read(source, bfloat16, lone_is_x=False, maps=maps), source.name)
-            return select(record, name, source.name), digests_of(source)
+            stream = read(source, bfloat16, lone_is_x=False, maps=maps)
+            content = select(only_record(stream, source.name), name, source.name)
+            return Loaded(content, digests_of(source), stream.format)
 
     return load
 
@@ -213,10 +230,10 @@ def from_text(parse: Callable[[str, str], Any]) -> Loader:
 
     def load(path: str, piped: Piped, bfloat16: bool) -> Loaded:
         if piped is not None:
-            return parse("".join(f"{item}\n" for item in piped if isinstance(item, str)), "<stdin>"), {}
+            return Loaded(parse("".join(f"{item}\n" for item in piped if isinstance(item, str)), "<stdin>"), {})
         source, _ = open_operand(path, hash=True)
         with source:
-            return parse(read_text(source), source.name), digests_of(source)
+            return Loaded(parse(read_text(source), source.name), digests_of(source))
 
     return load
 
@@ -227,12 +244,12 @@ def load_index(path: str, piped: Piped, bfloat16: bool) -> Loaded:
 
     folder, layer = vector_index.find_model(path)
     if folder:
-        return vector_index.load_words(folder, layer), {}
+        return Loaded(vector_index.load_words(folder, layer), {})
     if piped is not None:
         records = [item for item in piped if isinstance(item, Record)]
-        return vector_index.stack_tensors(records, path.partition(":")[2], "<stdin>"), {}
+        return Loaded(vector_index.stack_tensors(records, path.partition(":")[2], "<stdin>"), {})
     source, name = open_operand(path, hash=True)
-    return vector_index.read_vectors(source, name, bfloat16)
+    return Loaded(*vector_index.read_vectors(source, name, bfloat16))
 
 
 def find_tokenizer(path: str, piped: Piped, bfloat16: bool) -> Loaded:
@@ -240,7 +257,7 @@ def find_tokenizer(path: str, piped: Piped, bfloat16: bool) -> Loaded:
     from attnkit.tokenizers import BUILTIN_TOKENIZERS
 
     if path in BUILTIN_TOKENIZERS:
-        return BUILTIN_TOKENIZERS[path], {}
+        return Loaded(BUILTIN_TOKENIZERS[path], {})
     from attnkit.tokenizers.huggingface import parse_tokenizer_json
 
     return from_text(parse_tokenizer_json)(path, piped, bfloat16)
@@ -248,7 +265,7 @@ def find_tokenizer(path: str, piped: Piped, bfloat16: bool) -> Loaded:
 
 def load_targets(path: str, piped: Piped, bfloat16: bool) -> Loaded:
     """Read the ids of a file; words or ids typed in its place stay as they are."""
-    return from_record(select_ids)(path, piped, bfloat16) if names_a_file(path) else (path, {})
+    return from_record(select_ids)(path, piped, bfloat16) if names_a_file(path) else Loaded(path, {})
 
 
 def names_a_file(text: str) -> bool:
@@ -286,7 +303,7 @@ def load_patches(text: str, piped: Piped, bfloat16: bool) -> Loaded:
             array = select_tensor(only_record(records, source.name), inner, source.name)["x"]
             arrays[target] = array * float(times[1]) if times else array
             digests |= digests_of(source)
-    return arrays, digests
+    return Loaded(arrays, digests)
 
 
 def check_factor(path: str, factor: float | None) -> None:
@@ -307,9 +324,9 @@ def load_means(path: str, piped: Piped, bfloat16: bool) -> Loaded:
     from attnkit.interpret.edits import mean_heads
 
     if piped is not None:
-        return mean_heads((item for item in piped if isinstance(item, Record)), "<stdin>"), {}
+        return Loaded(mean_heads((item for item in piped if isinstance(item, Record)), "<stdin>"), {})
     with open_source(path, hash=True) as source:
-        return mean_heads(read(source, lone_is_x=False), source.name), digests_of(source)
+        return Loaded(mean_heads(read(source, lone_is_x=False), source.name), digests_of(source))
 
 
 def load_lines(paths: str, piped: Piped, bfloat16: bool) -> Loaded:
@@ -327,7 +344,7 @@ def load_lines(paths: str, piped: Piped, bfloat16: bool) -> Loaded:
         with open_source(path, hash=path != "-") as source:
             texts.append(split_lines(read_text(source), source.name))
             digests |= digests_of(source)
-    return texts, digests
+    return Loaded(texts, digests)
 
 
 def split_lines(text: str, name: str) -> list[str]:
@@ -606,7 +623,7 @@ CONTENTS: dict[Load, Content] = {
     # a Checkpoint, whose files are hashed when their history is written
     "model": Content(
         "Checkpoint | Path",
-        lambda path, piped, bfloat16: (load_model(path), {}),
+        lambda path, piped, bfloat16: Loaded(load_model(path), {}),
         one_of_kind(lambda value: hasattr(value, "params"), "a folder or a model"),
     ),
     # the array of a picture or of a tensor

@@ -159,6 +159,12 @@ class Stage:
         named = () if self.tool.operand == TEXT else self.operands
         return self.files.count_stdin() + sum(map(is_stdin, named)) + (takes_input and not self.operands)
 
+    def name_replacing_options(self) -> str:
+        """Name the options because of which the tool reads no input."""
+        without = {name: self.parameters | {name: self.tool.defaults[name]} for name in self.passed}
+        *flags, last = (flag_name(name) for name in self.passed if not self.tool.needs_no_input(without[name]))
+        return f"{', '.join(flags)}{' and ' * bool(flags)}{last}"
+
     def apply(self, item: Item) -> Result:
         """Run the tool on one item; add --dtype, --only and its history to the result.
 
@@ -336,14 +342,16 @@ class Stage:
 def read_records(stage: Stage, upstream: Records | None, needs_no_input: bool | None = None) -> Records:
     """Read the records that a tool transforms: an operand's, or a stage's.
 
-    A tool that needs no input is called once, without a record.
+    A tool that needs no input is called once, without a record; its result has the format of the files of its options.
 
     needs_no_input  whether it needs none, where its parameters alone do not decide it
     """
     if stage.tool.needs_no_input(stage.parameters) if needs_no_input is None else needs_no_input:
         if stage.operands:
-            raise UsageError(f"{stage.operands[0]}: these options read no input")
-        return Records(upstream.format if upstream else None, iter([None]))
+            flags = stage.name_replacing_options()
+            raise UsageError(f"{stage.operands[0]}: with {flags} {stage.tool.name} reads no input")
+        stage.files.load_values(None, stage.dtype == "bfloat16")
+        return Records(upstream.format if upstream else stage.files.common_format(), iter([None]))
     if not stage.operands:
         return stage.read("-" if upstream is not None else operands.stdin_or_error())
     return stage.read(stage.operands[0])

@@ -94,12 +94,13 @@ def embed(
 
     One of --dim, --one-hot, --table and --model chooses the vectors. TEXT comes from the command line or from standard
     input. It is normalized to Unicode NFC and split into words (runs of letters and digits) and single punctuation
-    marks. Without --vocab, the vocabulary is the words of the text in order of appearance. A random vector depends
-    only on the seed and the word, so a word has the same vector in every text; the vector of the padding token is
-    zero. The record contains the table, which decode uses as its output matrix (tied weights). Several texts make
-    one padded batch with its mask. A blank text has no tokens, and x has shape (0, D). With --model, the model's
-    tokenizer splits the text, and the record does not contain the table. With `--layer decoder.embed` of an
-    encoder-decoder model, TEXT follows the decoder start token, as in decode --score; --ids are used unchanged.
+    marks. Without --vocab, the vocabulary is the words of the text in order of appearance. A random vector depends only
+    on the seed and the word, so a word has the same vector in every text; the vector of the padding token is zero. The
+    record contains the table, which decode uses as its output matrix (tied weights). Several texts make one padded
+    batch with its mask. A blank text has no tokens, and x has shape (0, D). With --model, the model's tokenizer splits
+    the text, and the record does not contain the table. Without --model, --ids may have more axes than two. With
+    `--layer decoder.embed` of an encoder-decoder model, TEXT follows the decoder start token, as in decode --score;
+    --ids are used unchanged.
 
     \b
     Example:
@@ -149,7 +150,7 @@ def make_vectors(inputs: text_inputs.EncodedInputs, table: Array | None, scale: 
     if table is None:
         formats.check_memory(4 * inputs.ids.size * inputs.size, f"one-hot vectors of {inputs.size} ids", "--one-hot")
     x = model.one_hot(inputs.ids, inputs.size) if table is None else model.embed(inputs.ids, table)
-    axes = (*("batch", "token")[2 - inputs.ids.ndim :], "vocab" if table is None else "model")
+    axes = (*inputs.axes(), "vocab" if table is None else "model")
     formula = "one-hot(ids)" if table is None else "table[ids]"
     return Tensor(model.scale_embedding(x), axes, formula=f"√D · {formula}") if scale else Tensor(x, axes, {}, formula)
 

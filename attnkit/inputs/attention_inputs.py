@@ -241,6 +241,9 @@ def prepare_attention(
     q, k, _ = inputs.arrays()
     if scoring.qk_norm is not None and q.ndim == 4:
         raise UsageError(f"x {as_text(q.shape)} is already split into heads: nothing is projected", "--qk-norm")
+    for name, x in zip("QKV", inputs.arrays(), strict=True):
+        if x.ndim > 4:
+            raise DataError.about(name, f"{as_text(x.shape)}: rank {x.ndim} (expected 2 or 3 or 4)")
     count, groups = None if options.heads == 1 else options.heads, options.kv_heads
     for name, x, given, flag in (("x", q, count, "--heads"), ("K", k, groups, "--kv-heads")):
         if x.ndim == 4 and given not in (None, x.shape[1]):

@@ -144,7 +144,7 @@ def broadcast_over_heads(operand: Record | None, batch: int, heads: int = 0) -> 
 
     >>> cells = Record({"x": np.ones((2, 3, 3))})
     >>> broadcast_over_heads(cells, batch=2).shape, broadcast_over_heads(cells, batch=2, heads=2).shape
-    ((2, 1, 3, 3), (2, 3, 3))
+    ((2, 1, 3, 3), (1, 2, 3, 3))
     """
     if operand is None:
         return None
@@ -153,7 +153,7 @@ def broadcast_over_heads(operand: Record | None, batch: int, heads: int = 0) -> 
         return tensor
     is_named = axes is not None and axes != default_axes(3)
     is_of_texts = axes[0] == "batch" if axes is not None and is_named else len(tensor) == batch != heads
-    return tensor[:, None] if is_of_texts else tensor
+    return tensor[:, None] if is_of_texts else tensor[None] if batch else tensor
 
 
 def is_equal(one: Array, other: Array) -> bool:

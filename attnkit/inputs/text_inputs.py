@@ -49,7 +49,7 @@ class ModelInput(NamedTuple):
 
 
 class EncodedInputs(NamedTuple):
-    """Token ids (T) or (B, T) with strings, vocabulary, mask (B, 1, T), segments.
+    """Token ids (..., T) with strings, vocabulary, mask (B, 1, T), segments.
 
     unknown  how many tokens of the texts the vocabulary lacks
     """
@@ -63,14 +63,19 @@ class EncodedInputs(NamedTuple):
     unknown: int = 0
 
     def record(self) -> Record:
-        axes = ("batch", "token")[2 - self.ids.ndim :]
-        tensors = {"ids": Tensor(self.ids, axes, {} if self.tokens is None else {"token": self.tokens})}
+        tensors = {"ids": Tensor(self.ids, self.axes(), {} if self.tokens is None else {"token": self.tokens})}
         if self.types is not None:
-            tensors["types"] = Tensor(self.types, ("batch", "token")[2 - self.types.ndim :])
+            tensors["types"] = Tensor(self.types, self.axes(self.types.ndim))
         if self.mask is not None:
             keys: dict[str, Labels] = {} if self.tokens is None else {"key": self.tokens}
-            tensors["mask"] = Tensor(self.mask, ONE_ROW[-self.mask.ndim :], keys, "token ≠ padding")
+            axes = ONE_ROW[-self.mask.ndim :] if self.ids.ndim < 3 else None
+            tensors["mask"] = Tensor(self.mask, axes, keys, "token ≠ padding")
         return Record({}).with_tensors(tensors)
+
+    def axes(self, rank: int | None = None) -> tuple[str, ...]:
+        """The axes of ids of a rank [that of the ids]: those before the batch have numbers."""
+        rank = self.ids.ndim if rank is None else rank
+        return (*(f"axis{i}" for i in range(rank - 2)), *("batch", "token")[max(2 - rank, 0) :])
 
 
 def table_words(table: Record | None) -> list[str]:
@@ -87,8 +92,11 @@ def ids_to_inputs(record: Record, vocabulary: list[str], rows: int) -> EncodedIn
     largest = int(ids.max(initial=0)) if ids.dtype.kind in "iu" else 0
     size = rows or len(vocabulary) or largest + 1
     checked = model.check_ids(ids, size)
-    if checked.ndim not in (1, 2):
-        raise DataError(f"shape {checked.shape} is not (T) or (B, T)", "--ids")
+    if not checked.ndim:
+        raise DataError(f"shape {checked.shape} is not (..., T)", "--ids")
+    if checked.ndim > 2:  # labels are lists of words, or lists of these
+        known = vocabulary if len(vocabulary) == size else []
+        return EncodedInputs(checked, None, known, size, record.get("mask"), record.get("types"))
     if len(vocabulary) == size:
         tokens = np.array(vocabulary, dtype=object)[checked].tolist()
         return EncodedInputs(checked, tokens, vocabulary, size, record.get("mask"), record.get("types"))

@@ -90,6 +90,7 @@ if TYPE_CHECKING:
 for _name, _value in [*globals().items()]:
     if isfunction(_value) and _value is not takes_foreign_arrays:
         globals()[_name] = takes_foreign_arrays(_value)
+del _name, _value
 
 
 def __getattr__(name: str) -> Any:

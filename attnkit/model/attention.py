@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.checks import as_text, check_shapes
+from attnkit.model.checks import as_text, check_shapes, fit
 from attnkit.model.dtypes import (
     Array,
     DType,
@@ -34,6 +35,7 @@ from attnkit.model.intermediates import ORDER, SQUARE
 from attnkit.model.parameters import ATTENTION as PARAMETERS
 from attnkit.model.parameters import LATENT
 
+OptionsT = TypeVar("OptionsT", bound=AttentionOptions)
 MANY = 1 << 18  # scores of all heads, of one row of a batch, from which on blocks of them are faster than all at once
 
 
@@ -81,6 +83,8 @@ def attention(
     options, result, dtype = options.replace(**changes), output_dtype(q), working(q, k, v)
     score, params = find_score(options, dtype)
     check_shapes(q, k, v, trailing=3, same_width=score.project is identity)
+    if q.ndim > 4:
+        return attend_in_one_batch(attention, (q, k, v), 3, options, hook, summary=summary, keep=keep, aside=aside)
     q = apply_hook(hook, "q", cast(q, dtype))
     k, v = (apply_hook(hook, name, cast_matrices(x, dtype)) for name, x in (("k", k), ("v", v)))
     keys, values, options = prepend_past(q, k, v, options, params)
@@ -294,7 +298,8 @@ def multi_head_attention(
 
     `params` may hold wq, wk, wv, wo (in, out) and bq, bk, bv, bo; a missing projection is the identity. With a norm of
     queries and keys it may hold gamma_q, gamma_k, beta_q and beta_k; `sinks` (H,) are those of the options. A query of
-    rank 4 (B, H, T, K) is already split: nothing is projected, and its output keeps that rank. The result has the
+    rank 4 (B, H, T, K) is already split: nothing is projected, and its output keeps that rank. With a query (B, T, D),
+    a mask (B, T, S) is one of each text, for all its heads; one of each head is (1, H, T, S). The result has the
     entries of `attention`, then the output; `summary`, `keep`, `aside`, `hook` and `changes`: see `attention`. The hook
     also receives q_normed and k_normed, which the result contains too.
     Source: Attention Is All You Need, section 3.2.2. DataError if shapes do not match, UsageError for impossible
@@ -308,6 +313,12 @@ def multi_head_attention(
     options, params = options.replace(**changes), params or {}
     request: Any = {"summary": summary, "keep": keep, "aside": aside, "hook": hook}
     check_parameters(query, params)
+    if query.ndim > 4:
+        check_shapes(query, key, value, trailing=2, same_width=False)
+        attend = partial(multi_head_attention, params=params)
+        return attend_in_one_batch(attend, (query, key, value), 2, options, **request)
+    if options.mask is not None and query.ndim == options.mask.ndim == 3 and len(options.mask) == len(query):
+        options = options.replace(mask=options.mask[:, None])
     if query.ndim == 4:
         steps = attention(query, key, value, options, **request)
         return steps | {"output": steps["heads"]}
@@ -321,6 +332,45 @@ def multi_head_attention(
     output = linear(merged, params.get("wo"), params.get("bo"), names=names, products=options.products)
     steps["output"] = apply_hook(hook, "output", output)
     return cast_intermediates(result, steps)
+
+
+def attend_in_one_batch(
+    attend: Callable[..., dict[str, Array]],
+    operands: tuple[Array, Array, Array],
+    own: int,
+    options: OptionsT,
+    hook: Hook,
+    **request: Any,
+) -> dict[str, Array]:
+    """Attend with several batch axes as one, and restore them in the results.
+
+    operands  q, k, v of the same batch axes; own: their last axes, which are none of the batch
+    """
+    lead = operands[0].shape[:-own]
+    size = math.prod(lead)
+
+    def fold(name: str) -> Array | None:
+        """Fold the batch axes of an option that broadcasts to (*lead, H, T, S)."""
+        x: Array | None = getattr(options, name)
+        if x is None or x.ndim <= 3:
+            return x
+        target = f"the batch {as_text(lead)}"
+        return fit(x, (*lead, *x.shape[-3:]), name, target).reshape(size, *x.shape[-3:])
+
+    def restore(x: Array) -> Array:
+        return x.reshape(*lead, *x.shape[1:])
+
+    def hook_in_one_batch(name: str) -> Callable[[Array], Array] | None:
+        function = hook(name)
+        return None if function is None else lambda x: function(restore(x)).reshape(x.shape)
+
+    folded: dict[str, Any] = {name: fold(name) for name in ("mask", "bias", "past_key", "past_value")}
+    if options.lengths is not None and np.shape(options.lengths) == lead:
+        folded["lengths"] = np.ravel(options.lengths)
+    q, k, v = (x.reshape(size, *x.shape[-own:]) for x in operands)
+    options = options.replace(**folded)
+    hooked = no_hook if hook is no_hook else hook_in_one_batch
+    return {name: restore(x) for name, x in attend(q, k, v, options=options, hook=hooked, **request).items()}
 
 
 def with_sinks(options: MultiHeadOptions, params: Mapping[str, Array]) -> MultiHeadOptions:

@@ -51,7 +51,7 @@ def check_shapes(q: Array, k: Array, v: Array, *, trailing: int, same_width: boo
     >>> check_shapes(np.ones((2, 3, 4)), np.ones((1, 5, 4)), np.ones((1, 5, 2)), trailing=3, same_width=True)
     """
     for name, x in (("Q", q), ("K", k), ("V", v)):
-        if x.ndim not in (trailing, trailing + 1):
+        if x.ndim < trailing:
             raise DataError.about(
                 name, f"{as_text(x.shape)}: rank {x.ndim} (expected {' or '.join(map(str, range(trailing, 5)))})"
             )
@@ -60,7 +60,10 @@ def check_shapes(q: Array, k: Array, v: Array, *, trailing: int, same_width: boo
         if x.ndim != y.ndim:
             raise DataError.about(name, f"{pair}: rank {x.ndim} != {y.ndim}")
         if x.shape[:-trailing] != y.shape[:-trailing]:
-            raise DataError.about(name, f"{pair}: batch {x.shape[0]} != {y.shape[0]}")
+            one, two = (
+                str(part.shape[0]) if part.ndim == trailing + 1 else as_text(part.shape[:-trailing]) for part in (x, y)
+            )
+            raise DataError.about(name, f"{pair}: batch {one} != {two}")
     if same_width and q.shape[-1] != k.shape[-1]:
         pair = f"{as_text(q.shape)} and K {as_text(k.shape)}"
         raise DataError.about("Q", f"{pair}: last dimension {q.shape[-1]} != {k.shape[-1]}")

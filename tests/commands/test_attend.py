@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import model
+from attnkit import formats, model
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.formats import Record
 from attnkit.records import Tensor
@@ -365,3 +365,35 @@ def test_a_mask_of_the_keys_of_each_text_is_a_file_of_the_command_line(tmp_path)
     done = process.run("attend", tmp_path / "x.npy", "--mask", "-", "-f", "npy", stdin=b"[[1,1,1],[1,1,0]]")
     assert done.code == 3
     assert "mask (2,3) does not broadcast to scores (2,1,4,4)" in done.err
+
+
+@pytest.mark.parametrize(
+    ("files", "first"),
+    [
+        ("q.npz k.npz v.npz", b"PK"),
+        ("q.npy k.npy v.npy", b"\x93NUMPY"),
+        ("q.npz k.npy v.npz", b"{"),
+        ("q.npy k.npy v.npy --keep weights", b"PK"),
+    ],
+)
+def test_without_an_input_the_result_has_the_format_of_all_operands(tmp_path, files, first):
+    q, k, v = RNG.standard_normal((3, 2, 4))
+    for name, x in {"q": q, "k": k, "v": v}.items():
+        np.save(tmp_path / f"{name}.npy", x)
+        np.savez(tmp_path / f"{name}.npz", x=x)
+    query, key, value, *more = files.split()
+    options = ["--query", query, "--key", key, "--value", value, *more]
+    written = process.run("attend", *options, cwd=tmp_path).out
+    assert written.startswith(first)
+    (record,) = formats.read(formats.Source.of(written))
+    assert np.allclose(record["x"], model.attention(q[None], k[None], v[None])["heads"][0])
+
+
+def test_the_options_that_replace_the_input_are_named(tmp_path):
+    for name in ("x", "q"):
+        np.save(tmp_path / f"{name}.npy", np.ones((2, 2)))
+    done = process.run("attend", "x.npy", "--query", "q.npy", "--key", "q.npy", "--value", "q.npy", cwd=tmp_path)
+    assert (done.code, done.err) == (
+        2,
+        "attnkit attend: x.npy: with --query, --key and --value attend reads no input\n",
+    )

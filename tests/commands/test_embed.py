@@ -120,3 +120,19 @@ def test_ids_alone_have_a_vocabulary_up_to_the_largest():
         attnkit.embed(ids=np.array([2**50]), dim=3)
     with pytest.raises(DataError, match="one-hot vectors"):
         attnkit.embed(ids=np.array([2**50]), one_hot=True)
+
+
+@pytest.mark.parametrize(
+    "vectors", [{"dim": 4, "seed": 3}, {"table": np.arange(20.0).reshape(5, 4)}, {"one_hot": True}]
+)
+def test_ids_of_several_batch_axes(vectors):
+    ids = np.arange(24).reshape(2, 3, 4) % 5
+    record = attnkit.embed(ids=ids, **vectors)
+    assert record.axes_of("x")[:3] == record.axes_of("ids") == ("axis0", "batch", "token")
+    assert np.array_equal(record["ids"], ids)
+    assert np.array_equal(record["x"].reshape(24, -1), attnkit.embed(ids=ids.ravel(), **vectors)["x"])
+
+
+def test_one_id_is_no_text():
+    with pytest.raises(DataError, match=r"--ids: shape \(\) is not \(\.\.\., T\)"):
+        attnkit.embed(ids=1, dim=4)

@@ -330,7 +330,13 @@ Z = np.zeros
         (Z((2, 4, 8)), Z((3, 6, 8)), Z((3, 6, 8)), "Q (2,4,8) and K (3,6,8): batch 2 != 3"),
         (Z((2, 4, 8)), Z((6, 8)), Z((6, 8)), "Q (2,4,8) and K (6,8): rank 3 != 2"),
         (Z(8), Z((6, 8)), Z((6, 8)), "Q (8,): rank 1 (expected 2 or 3 or 4)"),
-        (Z((1, 1, 2, 4, 8)), Z((6, 8)), Z((6, 8)), "Q (1,1,2,4,8): rank 5 (expected 2 or 3 or 4)"),
+        (Z((1, 1, 2, 4, 8)), Z((6, 8)), Z((6, 8)), "Q (1,1,2,4,8) and K (6,8): rank 5 != 2"),
+        (
+            Z((1, 1, 2, 4, 8)),
+            Z((1, 3, 2, 4, 8)),
+            Z((1, 3, 2, 4, 8)),
+            "Q (1,1,2,4,8) and K (1,3,2,4,8): batch (1,1,2) != (1,3,2)",
+        ),
         (
             Z((1, 8, 4, 2)),
             Z((1, 3, 6, 2)),
@@ -436,3 +442,58 @@ def test_texts_of_a_padded_batch_are_attended_to_one_by_one(rules):
     near(alone[0, :, :2], attention(q[:1, :, :2], k[:1, :, :2], v[:1, :, :2], **rules)["heads"][0])
     near(alone[1], attention(q[1:], k[1:], v[1:], **rules)["heads"][0])
     near(alone, attention(q, k, v, mask=mask, **rules)["heads"])
+
+
+LEAD = (2, 3, 2)
+
+
+def per_text(function, x):
+    """The results of a function of (T, D) for each text of a batch of several axes."""
+    texts = [function(text) for text in x.reshape(-1, *x.shape[-2:])]
+    return np.stack(texts).reshape(*x.shape[:-2], *texts[0].shape)
+
+
+@pytest.mark.parametrize("name", ["output", "weights", "lse", "q", "present_key"])
+def test_several_batch_axes_are_texts(name):
+    x, params = np.random.default_rng(0).normal(size=(*LEAD, 3, 4)), {"wq": np.arange(16.0).reshape(4, 4)}
+    options = {"heads": 2, "causal": True, "params": params}
+    result = multi_head_attention(x, x, x, **options)[name]
+    assert np.allclose(result, per_text(lambda text: multi_head_attention(text, text, text, **options)[name], x))
+
+
+@pytest.mark.parametrize("summary", ["full", "stats", "topk:2", "rows:0"])
+def test_heads_of_several_batch_axes_have_masks_and_lengths_of_their_own(summary):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(*LEAD, 2, 3, 2))
+    mask, lengths = rng.random((*LEAD, 1, 3, 3)) < 0.8, rng.integers(1, 4, LEAD)
+    result = attention(x, x, x, mask=mask, lengths=lengths, bias=mask[0, 0, 0, 0] * 0.5, summary=summary)
+    for at in np.ndindex(*LEAD):
+        one = {"mask": mask[at][None], "lengths": lengths[at][None], "bias": mask[0, 0, 0, 0] * 0.5}
+        alone = attention(x[at][None], x[at][None], x[at][None], **one, summary=summary)
+        assert [*alone] == [*result]
+        assert all(np.allclose(result[name][at], array[0]) for name, array in alone.items())
+
+
+def test_a_hook_sees_all_batch_axes():
+    x, shapes = np.ones((*LEAD, 2, 3, 2)), {}
+    attention(x, x, x, hook=lambda name: lambda array: shapes.setdefault(name, array.shape) and array)
+    assert shapes["weights"] == (*LEAD, 2, 3, 3) and shapes["q"] == x.shape
+
+
+def test_a_mask_of_another_batch_does_not_broadcast_to_several_axes():
+    x = np.ones((*LEAD, 2, 3, 2))
+    with pytest.raises(DataError, match=r"^mask \(5,2,3,3\) does not broadcast to the batch \(2,3,2\)$"):
+        attention(x, x, x, mask=np.ones((5, 2, 3, 3), bool))
+
+
+@pytest.mark.parametrize("texts", [2, 3])
+def test_a_mask_of_texts_is_for_all_heads(texts):
+    """Where there are as many texts as heads, too: (T, S) of each text, not of each head."""
+    rng = np.random.default_rng(2)
+    x, mask = rng.normal(size=(texts, 3, 4)), np.tril(rng.random((texts, 3, 3)) < 0.7) | np.eye(3, dtype=bool)
+    batch = multi_head_attention(x, x, x, heads=2, mask=mask)["weights"]
+    own = [multi_head_attention(x[b], x[b], x[b], heads=2, mask=mask[b])["weights"] for b in range(texts)]
+    assert np.allclose(batch, own)
+    heads = rng.random((1, 2, 3, 3)) < 0.7
+    apart = multi_head_attention(x, x, x, heads=2, mask=heads)["weights"]
+    assert np.array_equal(apart[1][~heads[0]], np.zeros((~heads[0]).sum()))

@@ -46,3 +46,18 @@ def test_vectors_of_any_length_become_units(factor):
     x = np.random.default_rng(0).standard_normal((50, 7)).astype(np.float32)
     plain = x / np.sqrt(np.square(x).sum(axis=-1, keepdims=True))
     np.testing.assert_array_equal(l2_normalize(x), plain)
+
+
+@pytest.mark.parametrize("lead", [(2,), (2, 3), (2, 1, 2)])
+def test_layers_read_any_number_of_batch_axes(lead):
+    """Also two, with which x has the rank of heads that are split."""
+    rng = np.random.default_rng(0)
+    x, square = rng.normal(size=(*lead, 3, 4)), rng.normal(size=(2, 4, 4, 4))
+    attend = [dict(zip(("wq", "wk", "wv", "wo"), weights, strict=True)) for weights in square]
+    params = {"self": attend[0], "cross": attend[1], "ffn": {"w1": square[0, 0], "w2": square[0, 1]}}
+    mask = rng.random((*lead, 1, 3)) < 0.8
+    texts = [(x[at], mask[at]) for at in np.ndindex(*lead)]
+    encoded = [encoder_layer(text, params, heads=2, mask=own) for text, own in texts]
+    assert np.allclose(encoder_layer(x, params, heads=2, mask=mask).reshape(-1, 3, 4), encoded)
+    decoded = [decoder_layer(text, text, params, heads=2, memory_mask=own) for text, own in texts]
+    assert np.allclose(decoder_layer(x, x, params, heads=2, memory_mask=mask).reshape(-1, 3, 4), decoded)

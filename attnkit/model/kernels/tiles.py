@@ -253,8 +253,8 @@ def row_norms(x: Array) -> Array:
 
 
 def batched(x: Array) -> Array:
-    """Add a batch axis if x has none: (H, T, K) -> (1, H, T, K)."""
-    return x if x.ndim == 4 else x[None]
+    """Make all batch axes one: (..., H, T, K) -> (B, H, T, K), with B 1 of none."""
+    return x if x.ndim == 4 else x.reshape(math.prod(x.shape[:-3]), *x.shape[-3:])
 
 
 def prepare_inputs(q: Array, k: Array, options: AttentionOptions) -> ScoreInputs:

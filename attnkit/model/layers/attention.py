@@ -1,15 +1,17 @@
 """A step of attention: its source, parameters, masks and positions."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from attnkit.errors import DataError, counted
-from attnkit.model.attention import multi_head_attention
+from attnkit.model.attention import attend_in_one_batch, multi_head_attention
 from attnkit.model.config import AttentionRules, Config, parse_layer_name
 from attnkit.model.context import Context, Model, layer_products
 from attnkit.model.dtypes import Array, rounded
+from attnkit.model.formulas.dense_attention import MultiHeadOptions
 from attnkit.model.formulas.positions import alibi_slopes, t5_bias, t5_buckets, token_positions
 from attnkit.model.formulas.relative import RelativePositions, distance_rows
 from attnkit.model.formulas.rotary import batch_frequencies, grid_angles, grid_places, rotary_angles
@@ -24,8 +26,11 @@ def attend_to_source(model: Model, layer: str, x: Array, context: Context) -> Ar
     elif cache is not None:
         options["kv_store"] = lambda make: cache.append(layer, *make())
     hook = scoped(context.hook, layer)
-    options |= {"summary": context.weights, "keep": (), "hook": hook}
-    return multi_head_attention(x, source, source, params, **options)["output"]
+    request: dict[str, Any] = {"summary": context.weights, "keep": (), "hook": hook}
+    if x.ndim == 4:  # of two batch axes, which would be taken for one and that of heads
+        attend, batch = partial(multi_head_attention, params=params), MultiHeadOptions(**options)
+        return attend_in_one_batch(attend, (x, source, source), 2, batch, **request)["output"]
+    return multi_head_attention(x, source, source, params, **options, **request)["output"]
 
 
 def attention_arguments(
@@ -156,4 +161,4 @@ def position_buckets(config: Config, name: str, past: int, queries: int) -> Arra
 
 
 def _over_heads(mask: Array | None) -> Array | None:
-    return mask[:, None] if mask is not None and mask.ndim == 3 else mask
+    return np.expand_dims(mask, -3) if mask is not None and mask.ndim > 2 else mask
