@@ -186,6 +186,7 @@ def layernorm(
     kind: Literal["layer", "rms", "batch"] = "layer",
     gamma: TensorLike | None = None,
     beta: TensorLike | None = None,
+    params: Mapping[str, Tensor | SupportsArray] | Record | Path | None = None,
     eps: float = 1e-05,
     axis: int = -1,
     mean: TensorLike | None = None,

@@ -1,6 +1,7 @@
 """The original Transformer, with the names and arguments of torch.nn.Transformer.
 
-By itself it maps vectors to vectors. With `vocab_size` there is an `embed.weight` too, one table for both
+With `num_decoder_layers` 0 it is a torch.nn.TransformerEncoder, whose names may stand alone, and whose norm may be
+absent. By itself it maps vectors to vectors. With `vocab_size` there is an `embed.weight` too, one table for both
 stacks and the head, scaled by sqrt(d_model), and sinusoidal positions as in the paper.
 """
 
@@ -14,7 +15,7 @@ from attnkit.checkpoints.weights import Layers, Specs, Weights, embedding_table,
 from attnkit.model.config import Config, PositionConfig, StackConfig
 from attnkit.model.formulas.activations import PUBLISHED
 
-PREFIXES = ("transformer.", "model.")
+PREFIXES = ("transformer.", "model.", "encoder.", "transformer.encoder.", "model.encoder.")
 WRITES_PREFIX = False
 FIELDS = USUAL | {
     "encoder layers": "num_encoder_layers", "decoder layers": "num_decoder_layers", "heads": "nhead",
@@ -31,8 +32,8 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     return Config(
         "transformer",
         width,
-        encoder=_read_stack(raw, "encoder", vocab),
-        decoder=_read_stack(raw, "decoder", vocab, causal=True, cross=True),
+        encoder=_read_stack(raw, stored, "encoder", vocab),
+        decoder=_read_stack(raw, stored, "decoder", vocab, causal=True, cross=True),
         eps=raw.get_float("layer_norm_eps", 1e-5),
         norm_first=raw.get_bool("norm_first", False),
         activation=raw.get_choice("activation", PUBLISHED, "relu"),
@@ -45,14 +46,15 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 def map_layers(raw: ConfigReader) -> Layers:
     is_biased = raw.get_bool("bias", True)
-    encoder, decoder = "encoder.layers.{n}", "decoder.layers.{n}"
+    stem = "" if is_encoder(raw) else "encoder."
+    encoder, decoder = f"{stem}layers.{{n}}", "decoder.layers.{n}"
     return {
         "encoder.embed": embedding_table("embed.weight"),
         "encoder.{n}.self": _map_attention(f"{encoder}.self_attn", is_biased),
         "encoder.{n}.norm1": norm(f"{encoder}.norm1", is_biased),
         "encoder.{n}.ffn": map_linear(encoder, w1="linear1", w2="linear2", biased=is_biased),
         "encoder.{n}.norm2": norm(f"{encoder}.norm2", is_biased),
-        "encoder.norm": norm("encoder.norm", is_biased),
+        "encoder.norm": norm(f"{stem}norm", is_biased),
         "decoder.embed": embedding_table("embed.weight"),
         "decoder.{n}.self": _map_attention(f"{decoder}.self_attn", is_biased),
         "decoder.{n}.norm1": norm(f"{decoder}.norm1", is_biased),
@@ -65,11 +67,17 @@ def map_layers(raw: ConfigReader) -> Layers:
     }
 
 
-def _read_stack(raw: ConfigReader, name: str, vocab: int, **choices: Any) -> StackConfig | None:
+def _read_stack(raw: ConfigReader, stored: Weights, name: str, vocab: int, **choices: Any) -> StackConfig | None:
     """The stack of a name, or None if it has no layers."""
     if raw.get_int(FIELDS[f"{name} layers"], least=0) == 0:
         return None
-    return raw.get_stack(FIELDS, name, vocab=vocab, final_norm=True, **choices)
+    has_norm = not is_encoder(raw) or not stored.entries or stored.has("norm.weight")
+    return raw.get_stack(FIELDS, name, vocab=vocab, final_norm=has_norm, **choices)
+
+
+def is_encoder(raw: ConfigReader) -> bool:
+    """Whether it is a torch.nn.TransformerEncoder: no decoder, and perhaps no norm."""
+    return raw.get_int("num_decoder_layers", least=0) == 0
 
 
 def _map_attention(prefix: str, is_biased: bool) -> Specs:

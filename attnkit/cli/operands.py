@@ -384,10 +384,22 @@ def select_ids(record: Record, name: str, file: str) -> Record:
 
 
 def select_arrays(record: Record, name: str, file: str) -> dict[str, Array]:
-    """All tensors of a record as arrays; UsageError for the name of one."""
-    if name:
-        raise UsageError(f"needs the whole file, not only its tensor {name!r}", file)
-    return record.arrays()
+    """All tensors of a record as arrays, or those of a module by the name before theirs.
+
+    UsageError for the name of a tensor.
+
+    >>> import numpy as np
+    >>> [*select_arrays(Record({"norm1.weight": np.ones(2), "norm2.weight": np.ones(2)}), "norm1", "layer.pt")]
+    ['weight']
+    """
+    if not name:
+        return record.arrays()
+    within = {
+        one.removeprefix(f"{name}."): array for one, array in record.arrays().items() if one.startswith(f"{name}.")
+    }
+    if not within:
+        raise UsageError(f"needs the whole file, or a module of it, not only its tensor {name!r}", file)
+    return within
 
 
 def select_array(record: Record, name: str, file: str) -> Array:

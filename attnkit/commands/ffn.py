@@ -9,7 +9,7 @@ from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.errors import UsageError
 from attnkit.inputs import layers
-from attnkit.inputs.layers import NetworkOptions, find_experts, find_ffn_weights
+from attnkit.inputs.layers import NetworkOptions, find_experts, find_ffn_weights, read_ffn_parameters
 from attnkit.model.intermediates import INTERMEDIATES as ALL
 from attnkit.model.intermediates import kept_names, step_names
 from attnkit.records import Array, Record, Tensor
@@ -22,6 +22,7 @@ MIXED = tuple(name for name in kept_names("ffn") if name not in INTERMEDIATES)  
 
 
 def _stated_by_params(weights: Mapping[str, Array], flags: Mapping[str, Any]) -> dict[str, Any]:
+    weights = read_ffn_parameters(weights)
     width = weights["w1"].shape[-1] if "w1" in weights and weights["w1"].ndim else None
     return {"hidden": width, "gated": "w3" in weights}
 

@@ -11,7 +11,7 @@ from attnkit.cli.constraints import Constraints
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import intermediates, layers
 from attnkit.model.intermediates import kept_names, step_names
-from attnkit.records import Array, Record, Tensor
+from attnkit.records import Array, Record, Tensor, join_names
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -34,7 +34,8 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
 @tool(
     rules=Constraints(
         exclusive=[
-            *(("model", flag) for flag in ("gamma", "beta", "axis")),
+            *(("model", flag) for flag in ("params", "gamma", "beta", "axis")),
+            *(("params", flag) for flag in ("gamma", "beta", "mean", "variance")),
             ("branch", "add"),
             ("branch", "add_after"),
             ("kind=rms", "beta"),
@@ -57,6 +58,12 @@ def layernorm(
         Record | None, options.file("tensor", "scale γ, with the shape of the normalized axes [default: 1]")
     ] = None,
     beta: Annotated[Record | None, options.file("tensor", "shift β, with the shape of γ [default: 0]")] = None,
+    params: Annotated[
+        Mapping[str, Array] | None,
+        options.file(
+            "tensors", "gamma and beta, and for batch mean and variance; or the state dict of nn.LayerNorm or RMSNorm"
+        ),
+    ] = None,
     eps: Annotated[float, typer.Option(click_type=options.ABOVE_0, help="ε, added to the variance")] = 1e-5,
     axis: Annotated[int, typer.Option(help="first axis to normalize; all axes after it are normalized too")] = -1,
     mean: Annotated[
@@ -105,8 +112,10 @@ def layernorm(
     if model_ is not None:
         params = model_.params[layers.find_layer(model_, layer, "layernorm")]
         scale, shift, eps, kind = params.get("gamma"), params.get("beta"), model_.config.eps, model_.config.norm
-    running = {"mean": mean, "variance": variance} if kind == "batch" else {}
-    statistics = {name: one["x"] for name, one in running.items() if one is not None}
+    given = {"gamma": scale, "beta": shift} if params is None else read_norm_parameters(params, kind)
+    scale, shift = given.get("gamma"), given.get("beta")
+    running = {name: None if one is None else one["x"] for name, one in (("mean", mean), ("variance", variance))}
+    statistics = {name: given.get(name, one) for name, one in running.items() if given.get(name, one) is not None}
     named = {"gamma": scale, "beta": shift, **statistics}
     parameters = {name: one for name, one in named.items() if one is not None}
     callbacks.current().on_parameters(parameters)
@@ -138,6 +147,20 @@ def layernorm(
         formula = f"{scale_after:g} ({formula})" * (scale_after != 1) or formula
         formula += " + FILE"
     return record.with_tensors({"x": Tensor(result, axes, formula=formula), **selection})
+
+
+def read_norm_parameters(params: Mapping[str, Array], kind: str) -> Mapping[str, Array]:
+    """The parameters of a file by their own names or PyTorch's; DataError for others."""
+    if "gamma" not in params:
+        from attnkit.inputs.torch_parameters import read_torch_parameters
+
+        params = read_torch_parameters(params, "layernorm")
+    known = ("gamma", *("beta",) * (kind != "rms"), *("mean", "variance") * (kind == "batch"))
+    if "gamma" not in params:
+        raise DataError(f"no gamma (it has {join_names([*params])})", "--params")
+    if unknown := [name for name in params if name not in known]:
+        raise DataError(f"{unknown[0]} is not a parameter of --kind {kind} ({', '.join(known)})", "--params")
+    return params
 
 
 def select_intermediates(

@@ -14,7 +14,10 @@ from attnkit.records import Array, Record, Tensor
 def linear(
     record: Record,
     *,
-    params: Annotated[Mapping[str, Array] | None, options.file("tensors", "weights: w (in, out), and b (out)")] = None,
+    params: Annotated[
+        Mapping[str, Array] | None,
+        options.file("tensors", "weights: w (in, out), and b (out), or the state dict of nn.Linear"),
+    ] = None,
     model_: options.Model = None,
     layer: options.Layer = None,
     add: options.Add = None,

@@ -46,7 +46,11 @@ class Projection(NamedTuple):
     ] = None
     params: Annotated[
         Mapping[str, Array] | None,
-        options.file("tensors", "weights wq wk wv wo (in, out), biases bq bk bv bo; for --score: wa ua va, or w"),
+        options.file(
+            "tensors",
+            "weights wq wk wv wo (in, out), biases bq bk bv bo, or the state dict of nn.MultiheadAttention; for "
+            "--score: wa ua va, or w",
+        ),
     ] = None
     model_: options.Model = None
     layer: options.Layer = None
@@ -385,12 +389,16 @@ def select_weights(
 def split_parameters(params: Mapping[str, Array], score: str) -> tuple[dict[str, Array], dict[str, Array]]:
     """Split the parameters of a file into parameters of the score and projections.
 
-    DataError names the missing parameters, or one that is not of a layer.
+    They may have PyTorch's names. DataError names the missing parameters, or one that is not of a layer.
 
     >>> [sorted(part) for part in split_parameters({"wq": np.eye(2), "w1": np.eye(2)}, "scaled-dot")]
     [[], ['wq']]
     """
     needs, own = model.SCORES[score].parameters, f"it has {join_names([*params])}"
+    if params.keys().isdisjoint({*PROJECTIONS, *OTHERS}):
+        from attnkit.inputs.torch_parameters import read_torch_parameters
+
+        params = read_torch_parameters(params, "attend")
     if unknown := [name for name in params if name not in (*PROJECTIONS, *OTHERS)]:
         raise DataError(f"parameter {unknown[0]!r} is not one of {join_names([*PROJECTIONS])} ({own})", "--params")
     if missing := [name for name in needs if name not in params]:

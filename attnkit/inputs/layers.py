@@ -47,8 +47,8 @@ class NetworkOptions(NamedTuple):
         Mapping[str, Array] | None,
         options.file(
             "tensors",
-            "weights: w1 (D, F), b1, w2 (F, D), b2, and w3 (D, F), b3 when gated; with --experts router (D, E), and "
-            "those of E experts stacked",
+            "weights: w1 (D, F), b1, w2 (F, D), b2, and w3 (D, F), b3 when gated, or linear1.weight, … of PyTorch; "
+            "with --experts router (D, E), and those of E experts stacked",
         ),
     ] = None
     model_: options.Model = None
@@ -108,6 +108,10 @@ def linear_weights(
         return weights
     tensors = params or {}
     if "w" not in tensors:
+        from attnkit.inputs.torch_parameters import read_torch_parameters
+
+        tensors = read_torch_parameters(tensors, "linear")
+    if "w" not in tensors:
         hint = "; numpy.savez('params.npz', w=w) names it" if [*tensors] == ["x"] else ""
         raise DataError(f"no w (it has {join_names([*tensors])}){hint}", "--params")
     if unknown := sorted({*tensors} - {"w", "b"}):
@@ -127,7 +131,7 @@ def find_ffn_weights(x: Array, chosen: NetworkOptions) -> tuple[Mapping[str, Arr
         formats.check_memory(size, f"a network of {hidden} hidden units", "--hidden")
         drawn = {name: model.random_weight(rng, *shape).astype(dtype) for name, shape in shapes.items()}
         return drawn, activation  # each from N(0, 1/rows)
-    params = chosen.params or {}
+    params = read_ffn_parameters(chosen.params or {})
     required = {"w1", "w2"} | ({"w3"} if gated else set())
     if missing := sorted(required - set(params)):
         raise DataError(f"no {', '.join(missing)} (it has {join_names([*params])})", "--params")
@@ -136,6 +140,15 @@ def find_ffn_weights(x: Array, chosen: NetworkOptions) -> tuple[Mapping[str, Arr
     if "w3" in params and not gated:
         raise UsageError("it has a w3, which only --gated uses", "--params")
     return {name: array for name, array in params.items() if name in FFN}, activation
+
+
+def read_ffn_parameters(params: Mapping[str, Array]) -> Mapping[str, Array]:
+    """The weights of a file by the names of FFN, also where it has PyTorch's."""
+    if not params.keys().isdisjoint(FFN):
+        return params
+    from attnkit.inputs.torch_parameters import read_torch_parameters
+
+    return read_torch_parameters(params, "ffn")
 
 
 def find_experts(params: Mapping[str, Array], chosen: int, gated: bool) -> "tuple[model.Experts, model.ExpertConfig]":
