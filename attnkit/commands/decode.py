@@ -112,7 +112,7 @@ def choose_stage_task(stage: Stage) -> Task:
         "Hidden states without a model": "matrix",
         "Sampling": "sampling penalties",
         "Search": "search",
-        "Length": "length stop cache",
+        "Length": "length stop keep_special cache",
         "Inspection": "choices score inspection",
         "Results": "emit dtype",
         "Engine": "engine",

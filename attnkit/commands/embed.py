@@ -30,7 +30,7 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
 
 @tool(
     sections={
-        "Text": "tokenizer vocab ids pair image languages batch lines",
+        "Text": "tokenizer vocab plain ids pair image languages batch lines",
         "Vectors": "dim seed one_hot table model_ layer scale",
         "Results": "steps",
     },
@@ -40,7 +40,7 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
             ("dim", "one_hot"),
             ("model", "vocab"),
             ("lines", "batch"),
-            *((one, name) for name in ("source_language", "target_language") for one in ("ids", "image")),
+            *((one, name) for name in ("source_language", "target_language", "plain") for one in ("ids", "image")),
             ("source_language", "target_language"),
         ],
         requires=[
@@ -82,6 +82,9 @@ def embed(
     vocab: Annotated[
         list[str] | None, options.file("words", "vocabulary: one word per line, or JSON {word: id}")
     ] = None,
+    plain: Annotated[
+        bool, typer.Option(help="take the spelling of a special token, such as <|endoftext|>, as plain text")
+    ] = False,
     ids: options.Ids = None,
     pair: options.Pair = None,
     image: options.Image = None,
@@ -109,7 +112,7 @@ def embed(
     if model_ is not None:
         model_ = model_.reading(image is not None)
         language = languages.source_language or languages.target_language
-        source = text_inputs.ModelInput(texts, pair, ids, image, tokenizer, batch, language=language)
+        source = text_inputs.ModelInput(texts, pair, ids, image, tokenizer, batch, language=language, plain=plain)
         record = embed_with_model(model_, layer, source, "source" if languages.source_language else "target")
         return add_steps(record, None) if steps else record
     matrix = check_matrix(table)
@@ -118,6 +121,7 @@ def embed(
         inputs = text_inputs.ids_to_inputs(ids, known, 0 if matrix is None else len(matrix))
     else:
         tokenizer = tokenizer or tokenizers.BUILTIN_TOKENIZERS["words"]
+        tokenizer = tokenizer.reading_plain_text() if plain else tokenizer
         inputs = text_inputs.tokenize(texts, tokenizer, known, own=matrix is None, batch=batch)
     if dim is not None:
         matrix = make_random_vectors(inputs, dim, seed)

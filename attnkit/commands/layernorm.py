@@ -108,16 +108,16 @@ def layernorm(
     if branch is not None:
         record = record.with_tensors({"x": branch.tensors["x"]})
     x = record["x"] if add is None else model.add(record["x"], add["x"])
-    scale, shift = (None if one is None else one["x"] for one in (gamma, beta))
+    files = {"gamma": gamma, "beta": beta, "mean": mean, "variance": variance}
+    given: Mapping[str, Array] = {name: one["x"] for name, one in files.items() if one is not None}
     if model_ is not None:
-        params = model_.params[layers.find_layer(model_, layer, "layernorm")]
-        scale, shift, eps, kind = params.get("gamma"), params.get("beta"), model_.config.eps, model_.config.norm
-    given = {"gamma": scale, "beta": shift} if params is None else read_norm_parameters(params, kind)
-    scale, shift = given.get("gamma"), given.get("beta")
-    running = {name: None if one is None else one["x"] for name, one in (("mean", mean), ("variance", variance))}
-    statistics = {name: given.get(name, one) for name, one in running.items() if given.get(name, one) is not None}
-    named = {"gamma": scale, "beta": shift, **statistics}
-    parameters = {name: one for name, one in named.items() if one is not None}
+        given = model_.params[layers.find_layer(model_, layer, "layernorm")]
+        eps, kind = model_.config.eps, model_.config.norm
+    elif params is not None:
+        given = read_norm_parameters(params, kind)
+    parameters = {name: given[name] for name in files if name in given}
+    scale, shift = parameters.get("gamma"), parameters.get("beta")
+    statistics = {name: one for name, one in parameters.items() if name in ("mean", "variance")}
     callbacks.current().on_parameters(parameters)
     callbacks.current().on_operands(layers.NormOperands(kind, eps, axis, scale, shift, **statistics))
     for name, parameter in parameters.items():

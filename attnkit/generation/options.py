@@ -305,6 +305,7 @@ GENERATION = (
     *CHOOSING,
     *Search._fields,
     "stop",
+    "keep_special",
     *CacheFiles._fields,
 )  # the options of generating texts alone
 
@@ -346,6 +347,7 @@ class DecodeOptions(NamedTuple):
     stop: Annotated[
         tuple[str, ...], typer.Option(metavar="TEXT", help="end the generation before TEXT (may be repeated)")
     ] = ()
+    keep_special: Annotated[bool, typer.Option(help="keep special tokens in the text")] = False
     choices: Choices = Choices()
     batch: Annotated[bool, typer.Option(help="make one batch of all texts, or of all lines of standard input")] = False
     cache: CacheFiles = CacheFiles()

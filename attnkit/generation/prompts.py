@@ -388,7 +388,8 @@ def make_detokenizer(options: DecodeOptions) -> Detokenizer:
     size, skipped = config.stack("decoder").vocab, 1 if config.encoder else 0
     try:
         side = "target" if config.encoder else "source"
-        return Detokenizer(options.tokenizer or text_inputs.tokenizer_of(checkpoint, side), size, skipped)
+        tokenizer = options.tokenizer or text_inputs.tokenizer_of(checkpoint, side)
+        return Detokenizer(tokenizer.keeping_special() if options.keep_special else tokenizer, size, skipped)
     except AttnkitError as error:
         needs_text = options.score is not None or options.stop or options.emit == "text"
         is_missing = isinstance(error, NoTokenizer | UsageError)  # no files, or no library to read them

@@ -31,6 +31,7 @@ class ModelInput(NamedTuple):
     tokenizer  instead of the model's own
     batch      whether a single text is a batch too
     most       how many tokens a text may have, more are cut with a warning; None: any number
+    plain  whether the spelling of a special token is text
     with_special  whether the tokenizer adds its special tokens to a text
     audio      a sound, x (T,), in place of texts and ids
     language   of the texts, of a model that translates; None: as `speak` chooses
@@ -46,6 +47,7 @@ class ModelInput(NamedTuple):
     with_special: bool = True
     audio: Record | None = None
     language: str | None = None
+    plain: bool = False
 
 
 class EncodedInputs(NamedTuple):
@@ -170,6 +172,7 @@ def tokenize_for_model(checkpoint: "Checkpoint", stack: str, source: ModelInput,
         ids = padded_ids(source.ids, config, side == "target")
         return ids_to_inputs(ids, vocabulary_of(checkpoint, side, source.tokenizer, size), size)
     tokenizer = text_tokenizer(checkpoint, side, source.language, source.tokenizer)
+    tokenizer = tokenizer.reading_plain_text() if source.plain else tokenizer
     encoded = encode_texts(source.texts, tokenizer, source.pair, source.with_special)
     if source.most is not None:
         encoded = cut_texts(encoded, source, tokenizer)

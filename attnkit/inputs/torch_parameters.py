@@ -109,7 +109,8 @@ def _convert(module: Mapping[str, Array], layout: Layout) -> dict[str, Array]:
     for published, array in module.items():
         if published in BIASES_OF_KEYS:
             raise UsageError(f"{published} of add_bias_kv is a key of its own, which attend does not add", "--params")
-        names, parts = (layout.names[published],), [array]
+        names: tuple[str, ...] = (layout.names[published],)
+        parts = [array]
         if published in FUSED:
             if not array.ndim or len(array) % 3:
                 raise DataError(f"{published} {as_text(array.shape)}: expected (3·D, …)", "--params")

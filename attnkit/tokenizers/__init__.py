@@ -3,6 +3,7 @@
 auto.py             `load_tokenizer`: the tokenizer of a published folder, by the files it has
 tokens.py           the `Tokenizer` value; the built-in tokenizers, words and characters; text as it is generated
 huggingface.py      tokenizer.json, vocab.txt, vocab.json with merges.txt: by the tokenizers library
+bpe.py              BPE of a vocabulary and merges in memory, and its training
 sentencepiece.py    sentencepiece models of Marian, M2M-100, T5 and Llama; vocabularies of words between spaces
 unigram.py          sentencepiece models of ALBERT, DeBERTa, XLM-RoBERTa, CamemBERT and mBART, by the tokenizers library
 languages.py        the languages of a tokenizer for translation, and where their tokens are in a text

@@ -44,7 +44,9 @@ def load_ctc(folder: TokenizerFolder) -> Tokenizer:
     return Tokenizer(
         refuse_text,
         list_vocabulary=lambda: words,
-        decode=lambda ids: join_labels([words[id] if id < len(words) else "" for id in ids], spelling),
+        decode=lambda ids, with_special=False: join_labels(
+            [words[id] if id < len(words) else "" for id in ids], spelling
+        ),
         special=find_special_tokens(folder.settings, vocabulary.get),
     )
 

@@ -339,19 +339,26 @@ def wrap_tokenizer(tokenizer: Any, name: str, folder: TokenizerFolder | None) ->
     tokenizer.no_truncation()
     special = find_special_tokens(settings, added_token_ids(tokenizer).get)
     is_bpe = type(tokenizer.model).__name__ == "BPE"
-    tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
+    tokenizer.encode_special_tokens = splits_special = settings.get("split_special_tokens") is True
     cleans_up = settings.get("clean_up_tokenization_spaces") is True and (not is_bpe or settings.get(FORCED_CLEAN_UP))
 
-    def encode(text: str, vocabulary: Sequence[str] = (), pair: str | None = None, with_special: bool = True) -> Tokens:
+    def encode(
+        text: str,
+        vocabulary: Sequence[str] = (),
+        pair: str | None = None,
+        with_special: bool = True,
+        plain: bool = False,
+    ) -> Tokens:
         with call_library("cannot tokenize the text", name):
+            tokenizer.encode_special_tokens = plain or splits_special
             encoding = tokenizer.encode(text, pair, add_special_tokens=with_special)
             # not encoding.tokens, which for some ids has the text: an unknown character, a space before <mask>
             # or "" for an id that only the template has
             return Tokens([tokenizer.id_to_token(id) or "" for id in encoding.ids], encoding.ids, encoding.type_ids)
 
-    def decode(ids: Sequence[int]) -> str:
+    def decode(ids: Sequence[int], with_special: bool = False) -> str:
         with call_library("cannot decode the ids", name):
-            text = tokenizer.decode([int(id) for id in ids])
+            text = tokenizer.decode([int(id) for id in ids], skip_special_tokens=not with_special)
         return clean_up(text) if cleans_up else text
 
     def list_vocabulary() -> list[str]:

@@ -73,8 +73,9 @@ def with_languages(tokenizer: Tokenizer, folder: TokenizerFolder) -> Tokenizer:
     languages = Languages(ids, end, follows, rules.starts, source, target, usual)
     hidden, decode = {*ids.values()}, tokenizer.decode
 
-    def decode_words(kept: Sequence[int]) -> str:
-        return decode([id for id in kept if id not in hidden]) if decode else ""
+    def decode_words(kept: Sequence[int], with_special: bool = False) -> str:
+        shown = [id for id in kept if with_special or id not in hidden]
+        return decode(shown, with_special=with_special) if decode else ""
 
     return replace(tokenizer, decode=decode_words if decode else None, languages=languages, locate=None, truncate=None)
 
@@ -111,10 +112,16 @@ def speak(tokenizer: Tokenizer, language: str | None, side: str) -> Tokenizer:
     before = [] if languages.starts or (languages.follows and not is_target) else ids
     after = [languages.end, *(ids if languages.follows and not is_target else [])]
 
-    def encode(text: str, known: Sequence[str] = (), pair: str | None = None, with_special: bool = True) -> Tokens:
+    def encode(
+        text: str,
+        known: Sequence[str] = (),
+        pair: str | None = None,
+        with_special: bool = True,
+        plain: bool = False,
+    ) -> Tokens:
         if pair is not None:
             raise UsageError("a tokenizer for translation takes one text, not a pair")
-        inner = tokenizer.encode(text, known, with_special=False)
+        inner = tokenizer.encode(text, known, with_special=False, **{"plain": True} if plain else {})
         if not with_special:
             return inner
         words = tokenizer.vocabulary

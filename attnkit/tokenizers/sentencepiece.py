@@ -206,12 +206,18 @@ def build_tokenizer(
         unsplit = {content: token for content, token in unsplit.items() if not token.special}
     cleans_up = folder.settings.get("clean_up_tokenization_spaces") is True and not is_bpe
 
-    def encode(text: str, known: Sequence[str] = (), pair: str | None = None, with_special: bool = True) -> Tokens:
+    def encode(
+        text: str,
+        known: Sequence[str] = (),
+        pair: str | None = None,
+        with_special: bool = True,
+        plain: bool = False,
+    ) -> Tokens:
         if pair is not None:
             raise UsageError("its tokenizer takes one text, not a pair", folder.path)
         ids = [*before] if with_special else []
         with call_library("cannot tokenize the text", folder.path):
-            for number, part in enumerate(split_at_tokens(text, unsplit)):
+            for number, part in enumerate(split_at_tokens(text, {} if plain else unsplit)):
                 ids += [ids_by_token[part]] if number % 2 else split(part, number == 0) if part else []
         ids += after if with_special and not (ends_once and ids[-1:] == [*after]) else []
         return Tokens([tokens[id] for id in ids], ids)
@@ -221,8 +227,8 @@ def build_tokenizer(
         ids = ids if len(ids) <= most else [*ids[: most - len(after)], *after]
         return Tokens([tokens[id] for id in ids], ids)
 
-    def decode(ids: Sequence[int]) -> str:
-        text = join([tokens[id] for id in ids if id not in hidden and 0 <= id < len(tokens)])
+    def decode(ids: Sequence[int], with_special: bool = False) -> str:
+        text = join([tokens[id] for id in ids if (with_special or id not in hidden) and 0 <= id < len(tokens)])
         return clean_up(text) if cleans_up else text
 
     return Tokenizer(encode, lambda: tokens, decode, special, truncate=truncate)

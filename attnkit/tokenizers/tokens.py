@@ -3,8 +3,8 @@
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from attnkit.errors import DataError
@@ -65,10 +65,11 @@ class Languages(NamedTuple):
 class Tokenizer:
     """Functions from text to tokens and back.
 
-    encode           (text, vocabulary) -> Tokens; that of a published folder also takes pair=TEXT, and
-                     with_special=False for a text that already contains its special tokens
+    encode           (text, vocabulary) -> Tokens; plain=True takes the spelling of special tokens as text. That of a
+                     published folder also takes pair=TEXT, and with_special=False for a text that already contains
+                     its special tokens
     list_vocabulary  () -> the tokens by id, called on first use; [] where the tokenizer has no vocabulary
-    decode           ids -> text without special tokens; None where ids cannot be decoded
+    decode           ids -> text without special tokens, or with_special=True; None where ids cannot be decoded
     special          ids of the special tokens it has: bos, eos, unk, sep, pad, cls, mask
     files            the files it was read from
     locate           (text, pair or None) -> TokenPlaces; None where tokens cannot be found in the text
@@ -79,7 +80,7 @@ class Tokenizer:
 
     encode: Callable[..., Tokens]
     list_vocabulary: Callable[[], list[str]] = list
-    decode: Callable[[Sequence[int]], str] | None = None
+    decode: Callable[..., str] | None = None
     special: Mapping[str, int] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     locate: Callable[..., TokenPlaces] | None = None
@@ -91,6 +92,18 @@ class Tokenizer:
     def vocabulary(self) -> list[str]:
         """The token of each id, or "" for an unused id."""
         return self.list_vocabulary()
+
+    def keeping_special(self) -> "Tokenizer":
+        """The tokenizer, with special tokens in the text that it decodes."""
+        return replace(self, decode=self.decode and partial(self.decode, with_special=True))
+
+    def reading_plain_text(self) -> "Tokenizer":
+        """The tokenizer of texts in which the spelling of a special token is text.
+
+        >>> Tokenizer(split_words).reading_plain_text().encode("a <eos>", ["<eos>"]).spellings
+        ['a', '<', 'eos', '>']
+        """
+        return replace(self, encode=partial(self.encode, plain=True))
 
 
 def distinct_tokens(texts: Sequence[Sequence[str]]) -> list[str]:
@@ -130,7 +143,7 @@ SKIN_TONES = {chr(code) for code in range(0x1F3FB, 0x1F400)}
 REGIONAL_INDICATORS = {chr(code) for code in range(0x1F1E6, 0x1F200)}
 
 
-def split_words(text: str, vocabulary: Sequence[str] = ()) -> Tokens:
+def split_words(text: str, vocabulary: Sequence[str] = (), plain: bool = False) -> Tokens:
     """Split a text into words and punctuation marks, after Unicode NFC.
 
     >>> split_words("The cat's mat.").spellings
@@ -138,14 +151,15 @@ def split_words(text: str, vocabulary: Sequence[str] = ()) -> Tokens:
     >>> split_words("a student <eos>", ["<eos>"]).spellings
     ['a', 'student', '<eos>']
     """
-    special = [re.escape(token) for token in vocabulary if token[:1] in "<[" and token[-1:] in ">]" and len(token) > 2]
+    known = () if plain else vocabulary
+    special = [re.escape(token) for token in known if token[:1] in "<[" and token[-1:] in ">]" and len(token) > 2]
     pattern = re.compile("|".join([*special, r"\w+|[^\w\s]"]))
     words: dict[str, str] = {}  # a word that occurs again is the same string, so that a long text takes little memory
     matches = map(re.Match.group, pattern.finditer(unicodedata.normalize("NFC", text)))
     return Tokens([words.setdefault(word, word) for word in matches])
 
 
-def split_chars(text: str, vocabulary: Sequence[str] = ()) -> Tokens:
+def split_chars(text: str, vocabulary: Sequence[str] = (), plain: bool = False) -> Tokens:
     """Split a text into the characters that a reader sees, after Unicode NFC.
 
     Combining marks, variation selectors, skin tones and what a zero-width joiner joins stay with the character before;
