@@ -20,6 +20,7 @@ from attnkit.inputs.attention_inputs import (
     Masking,
     Past,
     Projection,
+    Rotation,
     Scoring,
     Sources,
     WeightedValues,
@@ -39,15 +40,15 @@ GROUPS = {"present": ("present_key", "present_value"), "all": NAMES}  # --keep t
 # what has no effect on weights that are given
 COMPUTES_WEIGHTS = (
     "query", "key", "past_key", "past_value", "kv_heads", "model", "seed", "mask", "causal", "align", "window",
-    "lengths", "offset", "strict", "score", "scale", "softcap", "bias", "qk_norm", "sinks", "softmax_dtype", "concat",
-    "emit", "weights",
-    "partial", "explain", "engine",
+    "lengths", "offset", "strict", "rotary", "score", "scale", "softcap", "bias", "qk_norm", "sinks", "softmax_dtype",
+    "concat", "emit", "weights", "partial", "explain", "engine",
 )  # fmt: skip
 EXCLUSIVE = [
     ("params", "model", "seed"),
     ("offset", "align"),
     ("offset", "past_key"),
-    *(("model", flag) for flag in ("qk_norm", "sinks")),
+    *(("model", flag) for flag in ("qk_norm", "sinks", "rotary")),
+    *(("rotary", flag) for flag in ("memory", "query", "key", "offset")),
     *(("sinks", flag) for flag in ("partial", "explain")),
     *(("partial", flag) for flag in ("emit", "residual", "add", "concat", "strict")),
     *(("concat", flag) for flag in ("emit", "residual", "add")),
@@ -60,6 +61,7 @@ REQUIRES = [
     ("past_key", "past_value"),
     ("past_value", "past_key"),
     ("align", "causal|window|model"),
+    ("base", "rotary"),
     ("offset", "causal|window|partial|model"),
 ]
 ALWAYS = ("q", "k", "v", "present_key", "present_value")  # what costs nothing to return
@@ -81,7 +83,7 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
         "Inputs": "sources past_key past_value",
         "Weights": "projection weights_from",
         "Masks": "masking offset strict",
-        "Scores": "score scale softcap bias qk_norm sinks softmax_dtype",
+        "Scores": "rotation score scale softcap bias qk_norm sinks softmax_dtype",
         "Results": "residual add concat emit keep weights partial steps show_head explain",
         "Engine": "engine",
     },
@@ -100,6 +102,7 @@ def attend(
     sources: Sources,
     masking: Masking,
     scoring: Scoring,
+    rotation: Rotation,
     past: Past,
     softmax_dtype: Annotated[
         Literal["float16", "bfloat16", "float32", "float64"] | None,
@@ -157,7 +160,7 @@ def attend(
         callbacks.current().on_operands(weighted)
         return describe_weighted(given, weighted, keep, steps, residual, add)
     check_outputs(record, weights, steps, (*keep, emit), {"residual": residual, "concat": concat})
-    prepared = prepare_attention(given, projection, sources, masking, scoring, past, softmax_dtype)
+    prepared = prepare_attention(given, projection, sources, masking, scoring, past, softmax_dtype, rotation)
     callbacks.current().on_parameters(prepared.parameters())
     callbacks.current().on_operands(prepared)
     inputs, settings, projections = prepared

@@ -114,7 +114,7 @@ def layernorm(
         given = model_.params[layers.find_layer(model_, layer, "layernorm")]
         eps, kind = model_.config.eps, model_.config.norm
     elif params is not None:
-        given = read_norm_parameters(params, kind)
+        given = {**read_norm_parameters(params, kind), **given}
     parameters = {name: given[name] for name in files if name in given}
     scale, shift = parameters.get("gamma"), parameters.get("beta")
     statistics = {name: one for name, one in parameters.items() if name in ("mean", "variance")}

@@ -14,7 +14,7 @@ from attnkit.records import Record
 
 
 @tool(
-    sections={"Scores": "axis temperature mask", "Results": "keep steps strict"},
+    sections={"Scores": "axis temperature mask log", "Results": "keep steps strict"},
     without=("check_finite",),
     check_finite=lambda parameters: False,  # -inf is a masked score
 )
@@ -29,6 +29,7 @@ def softmax(
         Record | None,
         options.file("tensor", "bool or 0/1: 0 is masked; float: added to the scores [default: the record's mask]"),
     ] = None,
+    log: Annotated[bool, typer.Option(help="return the logarithm of the weights, log-softmax")] = False,
     keep: Annotated[tuple[str, ...], options.names("add these steps to the record", (*STEPS, "all"))] = (),
     steps: options.Steps = False,
     strict: Annotated[
@@ -38,14 +39,15 @@ def softmax(
     """Compute softmax: e^score / Σ e^score along an axis, which adds up to 1.
 
     x holds scores or logits of any shape. The largest score is subtracted first, which changes no weight and keeps
-    e^score finite. −∞ has the weight 0; a row of −∞ alone gets zeros and a warning. With -f json or npz, attend
-    --weights-from takes the result as its weights.
+    e^score finite. −∞ has the weight 0; a row of −∞ alone gets zeros and a warning. --log returns the logarithm, finite
+    also where a weight is too small to be a number above 0. With -f json or npz, attend --weights-from takes the result
+    as its weights.
 
     \b
     Example:
       echo '[[3, 2]]' | attnkit softmax --steps
     """
-    computed = compute_softmax(record, axis=axis, temperature=temperature, mask=mask)
+    computed = compute_softmax(record, axis=axis, temperature=temperature, mask=mask, log=log)
     callbacks.current().on_operands(computed)
     intermediates.warn_fully_masked_rows(
         np.isneginf(computed.masked).all(axis=computed.axis) & (record["x"].shape[computed.axis] > 0), strict
@@ -53,5 +55,5 @@ def softmax(
     names = STEPS if steps or "all" in keep else keep
     chosen = {name: one for name, one in computed.tensors.items() if name in names or name == "x"}
     if names:
-        chosen["x"] = replace(chosen["x"], formula="exponentials / sum")
+        chosen["x"] = replace(chosen["x"], formula="shifted − ln sum" if log else "exponentials / sum")
     return record.without([name for name in STEPS if name in record]).with_tensors(chosen)

@@ -131,6 +131,34 @@ class Scoring(NamedTuple):
     ] = None
 
 
+class Rotation(NamedTuple):
+    """Rotary positions (RoPE): queries and keys of each head are rotated."""
+
+    rotary: Annotated[
+        Literal["halves", "interleaved"] | None,
+        typer.Option(
+            help="rotate the queries and keys of each head by their positions (RoPE); a pair is features i and i + K/2 "
+            "of K (halves), or 2i and 2i + 1 (interleaved)"
+        ),
+    ] = None
+    base: Annotated[
+        float | None,
+        typer.Option(click_type=options.ABOVE_0, help="base of the wavelengths of --rotary [default: 10000]"),
+    ] = None
+
+    def rotate(
+        self, options: model.MultiHeadOptions, x: Array, projections: Mapping[str, Array], past: int
+    ) -> model.MultiHeadOptions:
+        """The options of attention with the angles of tokens after those of the past."""
+        if x.ndim == 4:
+            raise UsageError(f"x {as_text(x.shape)} is already split into heads: posenc rotates it", "--rotary")
+        width = projections.get("wq", x).shape[-1] // options.heads
+        if width % 2:
+            raise DataError(f"heads of width {width} cannot be rotated (expected an even width)", "--rotary")
+        angles = model.rotary_angles(past + np.arange(sum(x.shape[-2:-1])), width, base=self.base or 10000.0)
+        return options.replace(rotary=angles, interleaved=self.rotary == "interleaved")
+
+
 class Past(NamedTuple):
     """Keys and values before those of x, and the position of the first query."""
 
@@ -194,6 +222,7 @@ def prepare_attention(
     scoring: Scoring,
     past: Past,
     softmax_dtype: str | None,
+    rotation: Rotation,
 ) -> PreparedAttention:
     """Collect what attention computes with from the options of attend and the record.
 
@@ -242,18 +271,26 @@ def prepare_attention(
     )
     if model_ is not None:
         options = merge_layer_options(options, inputs, model_, past)
+    q = inputs.query["x"]
+    check_ranks(inputs, options)
+    score_params, projections = select_weights(inputs, options, projection)
+    if rotation.rotary is not None:
+        options = rotation.rotate(options, q, projections, past.keys)
+    return PreparedAttention(inputs, options.replace(score_params=score_params), projections)
+
+
+def check_ranks(inputs: AttentionInputs, options: model.MultiHeadOptions) -> None:
+    """Raise DataError for operands of another rank, or of other heads, than options state."""
     q, k, _ = inputs.arrays()
-    if scoring.qk_norm is not None and q.ndim == 4:
+    if options.norm is not None and q.ndim == 4:
         raise UsageError(f"x {as_text(q.shape)} is already split into heads: nothing is projected", "--qk-norm")
     for name, x in zip("QKV", inputs.arrays(), strict=True):
         if x.ndim > 4:
             raise DataError.about(name, f"{as_text(x.shape)}: rank {x.ndim} (expected 2 or 3 or 4)")
-    count, groups = None if options.heads == 1 else options.heads, options.kv_heads
-    for name, x, given, flag in (("x", q, count, "--heads"), ("K", k, groups, "--kv-heads")):
+    count = None if options.heads == 1 else options.heads
+    for name, x, given, flag in (("x", q, count, "--heads"), ("K", k, options.kv_heads, "--kv-heads")):
         if x.ndim == 4 and given not in (None, x.shape[1]):
             raise DataError.about(name, f"{x.shape} has {x.shape[1]} heads, {flag} says {given}")
-    score_params, projections = select_weights(inputs, options, projection)
-    return PreparedAttention(inputs, options.replace(score_params=score_params), projections)
 
 
 def find_mask(record: Record, sources: Sources, past: int, is_by_hand: bool) -> Record | None:

@@ -23,7 +23,7 @@ class SoftmaxSteps(NamedTuple):
 
     axis     from 0; masked: the scores that the softmax reads, -inf if they are masked
     cells    the mask that was applied
-    tensors  the steps with their formulas, then x, the weights
+    tensors  the steps with their formulas, then x, the weights or their logarithms
     """
 
     axis: int
@@ -33,7 +33,9 @@ class SoftmaxSteps(NamedTuple):
 
 
 @quiet
-def compute_softmax(record: Record, *, axis: int, temperature: float, mask: Record | None) -> SoftmaxSteps:
+def compute_softmax(
+    record: Record, *, axis: int, temperature: float, mask: Record | None, log: bool = False
+) -> SoftmaxSteps:
     """Compute the softmax of x along an axis, step by step.
 
     UsageError for an axis that x lacks, DataError for a mask that does not broadcast.
@@ -57,9 +59,10 @@ def compute_softmax(record: Record, *, axis: int, temperature: float, mask: Reco
     tensors["shifted"] = Tensor(shifted, axes, formula=f"{source} − its largest along {axes[axis]}")
     tensors["exponentials"] = Tensor(exponentials, axes, formula="e^shifted")
     tensors["sum"] = Tensor(total, over, formula=f"sum of the exponentials along {axes[axis]}")
-    weights = (exponentials / np.where(total == 0, 1, total)).astype(model.output_dtype(x), copy=False)
-    formula = f"softmax of {'x' if temperature == 1 else f'x / {scale}'} along {axes[axis]}"
-    return SoftmaxSteps(axis % x.ndim, masked, tensors | {"x": Tensor(weights, axes, formula=formula)}, cells)
+    nonzero = np.where(total == 0, 1, total)
+    result = (shifted - np.log(nonzero) if log else exponentials / nonzero).astype(model.output_dtype(x), copy=False)
+    formula = f"{'log-' * log}softmax of {'x' if temperature == 1 else f'x / {scale}'} along {axes[axis]}"
+    return SoftmaxSteps(axis % x.ndim, masked, tensors | {"x": Tensor(result, axes, formula=formula)}, cells)
 
 
 def find_cells(record: Record, operand: Record | None) -> Array | None:

@@ -185,7 +185,7 @@ def count_softmax(call: StageCall) -> Iterable[Cost]:
 
 def count_layernorm(call: StageCall) -> Iterable[Cost]:
     values, x = call.values, call.before["x"]
-    own = {name: one["x"] for name in ("gamma", "beta") if (one := values[name]) is not None}
+    own = {name: one for name in ("gamma", "beta") if (one := getattr(call.prepared, name)) is not None}
     kind = values["kind"]
     if values["model_"] is not None:
         layer, model = layers.find_layer(values["model_"], values["layer"], "layernorm"), layer_shapes(call)
@@ -212,6 +212,18 @@ def count_own_linear(
     model = weights_of({"": {name: own[name] for name in names if name in own}})
     shape = (rows or passes.rows, own[names[0]].shape[-1])
     return count_nodes([Node(row, "linear", ("x",), shape, options={"names": names})], model, passes)
+
+
+def count_linear(call: StageCall) -> list[Cost]:
+    """The row of a linear layer, with its activation."""
+    x, y = call.before["x"], call.result["x"]
+    rows = (
+        count_own_linear("", call.prepared, passes_of(x))
+        if call.prepared
+        else [Cost("", y.shape, 0, 0, x.size, y.size)]
+    )
+    each = int(call.values["activation"] != "identity")
+    return [rows[0]._replace(elementwise=rows[0].elementwise + each * y.size), *rows[1:]]
 
 
 def count_conv(call: StageCall) -> Iterable[Cost]:
@@ -361,7 +373,8 @@ def count_attention(call: StageCall, prepared: PreparedAttention) -> list[Cost]:
         if options.norm is not None and letter != "v":
             names = {"names": (f"gamma_{letter}", f"beta_{letter}")}
             nodes.append(Node(f"{letter}_normed", "norm of heads", (site,), heads[letter], "", names))
-        nodes.append(Node(letter, "heads", (site,), heads[letter]))
+        rotation = {"width": width, "times": 1} if options.rotary is not None and letter != "v" else {}
+        nodes.append(Node(letter, "heads", (site,), heads[letter], "", rotation))
     texts, past = max(heads["q"][0], heads["k"][0]), past_keys(options)
     q, k = (texts, *heads["q"][1:]), (texts, heads["k"][1], past + heads["k"][-2], heads["k"][-1])
     scores = count_pairs(call, options, q, k[-2])
@@ -533,7 +546,7 @@ COUNTERS: Mapping[str, Counter] = {
     "merge": count_merge,
     "layernorm": count_layernorm,
     "ffn": count_ffn,
-    "linear": lambda call: with_addends(call, count_own_linear("", call.prepared, passes_of(call.before["x"]))),
+    "linear": lambda call: with_addends(call, count_linear(call)),
     "conv": count_conv,
     "mel": count_mel,
     "rnn": count_rnn,

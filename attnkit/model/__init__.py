@@ -61,7 +61,7 @@ from attnkit.model.formulas.masks import (
 )
 from attnkit.model.formulas.norms import Normalized, batch_norm, layer_norm, rms_norm, square_mean
 from attnkit.model.formulas.scores import SCORES
-from attnkit.model.formulas.softmax import softmax
+from attnkit.model.formulas.softmax import log_softmax, softmax
 from attnkit.model.attention import attention, multi_head_attention
 from attnkit.model.formulas.head_views import merge_heads, split_heads
 from attnkit.model.formulas.activations import ACTIVATIONS

@@ -397,3 +397,50 @@ def test_the_options_that_replace_the_input_are_named(tmp_path):
         2,
         "attnkit attend: x.npy: with --query, --key and --value attend reads no input\n",
     )
+
+
+class TestRotary:
+    """Queries and keys of each head rotated by their positions, after their projections."""
+
+    X, MATRICES = RNG.standard_normal((2, 5, 8)), RNG.standard_normal((4, 8, 8))
+
+    @property
+    def weights(self):
+        return dict(zip(("wq", "wk", "wv", "wo"), self.MATRICES, strict=True))
+
+    def attend(self, x, layout, **options):
+        return attnkit.attend(x, params=self.weights, heads=2, causal=True, rotary=layout, base=100, **options)
+
+    @pytest.mark.parametrize("layout", ["halves", "interleaved"])
+    def test_it_is_rotate_of_the_projected_heads(self, layout):
+        q, k, v = (model.split_heads(self.X @ self.weights[name], 2) for name in ("wq", "wk", "wv"))
+        angles = model.rotary_angles(np.arange(5), 4, base=100)
+        q, k = (model.rotate(one, *angles, interleaved=layout == "interleaved") for one in (q, k))
+        heads = model.attention(q, k, v, causal=True)["heads"]
+        result = self.attend(self.X, layout, keep="q")
+        assert np.allclose(result["q"], q)
+        assert np.allclose(result["x"], model.merge_heads(heads) @ self.weights["wo"])
+
+    def test_tokens_after_a_cache_have_later_positions(self):
+        before = self.attend(self.X[:, :3], "halves", keep="present")
+        cache = {name: before[f"present_{name.removeprefix('past_')}"] for name in ("past_key", "past_value")}
+        after = self.attend(self.X[:, 3:], "halves", align="bottom-right", **cache)["x"]
+        assert np.allclose(after, self.attend(self.X, "halves")["x"][:, 3:])
+
+    def test_its_gradient(self):
+        line = "attend --rotary interleaved --heads 2 --seed 1 | loss --target '0 1 2'"
+        assert attnkit.grad(line, self.X[0, :3], check=True)["check"][2] < 1e-6
+
+    def test_an_engine_computes_the_same(self):
+        pytest.importorskip("jax")
+        x = self.X.astype(np.float32)
+        own, other = (self.attend(x, "halves", engine=engine)["x"] for engine in ("numpy", "jax"))
+        assert np.allclose(own, other, rtol=0, atol=1e-4)
+
+    def test_what_has_no_positions_of_its_own(self):
+        with pytest.raises(UsageError, match="already split into heads"):
+            attnkit.attend(self.X[:, None], rotary="halves")
+        with pytest.raises(UsageError, match="cannot be combined with --memory"):
+            attnkit.attend(self.X, rotary="halves", memory=self.X)
+        with pytest.raises(DataError, match="heads of width 1 cannot be rotated"):
+            attnkit.attend(self.X, rotary="halves", heads=8)

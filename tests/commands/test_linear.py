@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import attnkit
+from attnkit import model
 from attnkit.cli import find_tool, parser
 from attnkit.errors import DataError, UsageError
 from tests.commands.records import of
@@ -43,7 +44,7 @@ def test_bad_weights(params, problem):
 
 
 def test_weights_come_from_one_place():
-    with pytest.raises(UsageError, match="needs --params FILE or --model DIR"):
+    with pytest.raises(UsageError, match="needs --params FILE, --model DIR or --activation"):
         attnkit.linear(of(X))
 
 
@@ -56,3 +57,32 @@ def test_gradients(tmp_path, monkeypatch):
     assert result["check"][2] < 1e-6
     np.testing.assert_allclose(result["1.linear.w"], X.T @ result["1.linear.x"])
     assert result.axes_of("1.linear.w") == ("model", "out")
+
+
+ROWS = np.array([[-1.0, 0.5], [3.0, -4.0]])
+
+
+@pytest.mark.parametrize("name", [name for name in model.ACTIVATIONS if name != "identity"])
+def test_an_activation_alone_is_its_function(name):
+    assert np.array_equal(attnkit.linear(ROWS, activation=name)["x"], model.ACTIVATIONS[name](ROWS))
+    assert attnkit.linear(ROWS.astype(np.float16), activation=name)["x"].dtype == np.float16
+    assert attnkit.linear(np.array([[1, 2]]), activation="tanh")["x"].dtype == np.float64
+
+
+def test_it_follows_the_weights():
+    layer = {"w": np.array([[1.0, -1.0], [0.0, 1.0]]), "b": np.array([0.0, 0.25])}
+    assert attnkit.linear(ROWS, params=layer, activation="relu")["x"].tolist() == [[0.0, 1.75], [3.0, 0.0]]
+    assert attnkit.linear(ROWS, params=layer, activation="relu", add=ROWS)["x"].tolist() == [[-1.0, 2.25], [6.0, -4.0]]
+
+
+@pytest.mark.parametrize("line", ["linear --activation gelu", "linear --params {} --activation tanh"])
+def test_its_gradient(line, tmp_path):
+    np.savez(tmp_path / "w.npz", weight=np.array([[1.0, -1.0], [0.5, 1.0]]), bias=np.ones(2))
+    checked = attnkit.grad(f"{line.format(tmp_path / 'w.npz')} | loss --target '1 0'", ROWS, check=True)
+    assert checked["check"][2] < 1e-6
+
+
+def test_the_gradient_of_a_norm_with_weights_of_a_file(tmp_path):
+    np.savez(tmp_path / "norm.npz", weight=np.array([1.0, 2.0]), bias=np.ones(2))
+    checked = attnkit.grad(f"layernorm --params {tmp_path / 'norm.npz'} | loss --target '1 0'", ROWS, check=True)
+    assert checked["check"][2] < 1e-6 and checked["1.layernorm.gamma"].shape == (2,)

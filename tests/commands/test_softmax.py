@@ -149,3 +149,20 @@ def test_the_axes_of_scores_stay(tmp_path):
     assert record.axes_of("x") == ("head", "query", "key") and record.axes_of("sum") == ("head", "query", "over key")
     with pytest.raises(UsageError, match=r"--axis: axis 3 for x of shape \(2,3,3\)"):
         attnkit.softmax(scores, axis=3)
+
+
+def test_log_is_the_logarithm_and_finite_where_the_weight_is_zero():
+    scores = np.array([[3.0, 2.0, -np.inf], [1000.0, 0.0, 0.0]])
+    logs = attnkit.softmax(scores, log=True)["x"]
+    assert np.allclose(np.exp(logs), attnkit.softmax(scores)["x"])
+    assert logs[1].tolist() == [0.0, -1000.0, -1000.0] and logs[0, 2] == -np.inf
+    assert math.isclose(logs[0, 0], -math.log(1 + math.exp(-1)))
+    columns = attnkit.softmax(scores[1:].T, log=True, axis=0)["x"]
+    assert np.array_equal(columns[:, 0], logs[1])
+
+
+@pytest.mark.parametrize("options", ["", "--temperature 2", "--axis 0"])
+def test_the_gradient_of_log(options):
+    record = Record({"x": np.random.default_rng(0).standard_normal((2, 3))})
+    line = f"softmax --log {options} | loss --target '1 0'"
+    assert attnkit.grad(line, record, check=True)["check"][2] < 1e-6

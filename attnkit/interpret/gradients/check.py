@@ -12,6 +12,7 @@ import numpy as np
 from attnkit import model
 from attnkit.checkpoints.unread_tensors import sort_unread
 from attnkit.inputs.operands import AttendedTensor, load_attended, select_tensor
+from attnkit.inputs.torch_parameters import LAYOUTS, read_torch_parameters
 from attnkit.interpret.gradients.pipeline import INPUT, PipelineGradients, list_inputs, pipeline_backward
 from attnkit.interpret.stage_calls import FILE, StageCall, part_prefix
 from attnkit.interpret.stage_nodes.tools import NODES
@@ -178,7 +179,10 @@ def find_value(calls: Sequence[StageCall], name: str) -> Array:
 
 def weights_of(call: StageCall) -> Mapping[str, Array]:
     """The parameters of a stage itself: from --params, or random ones."""
-    return dict(call.values.get("params") or NODES[call.tool](call).core.params[""])
+    params: Mapping[str, Array] | None = call.values.get("params")
+    if params and call.tool in LAYOUTS:
+        params = read_torch_parameters(params, call.tool)
+    return dict(params or NODES[call.tool](call).core.params[""])
 
 
 def run_again(calls: Sequence[StageCall], point: Point) -> list[StageCall]:
@@ -246,11 +250,11 @@ def replace_values(call: StageCall, item: Any, own: Arrays, point: Point) -> dic
     values = dict(call.values) | {flag: replace_operand(call, flag, item, own) for flag in call.values}
     if values.get("softmax_dtype"):
         values["softmax_dtype"] = None  # rounding has no derivative, and gradients leave it out
-    weights = {name: array for name, array in own.items() if name not in call.values}
+    weights = {name: array for name, array in own.items() if call.values.get(name) is None}
     if call.tool == "posenc" and "table" in own and call.values["seed"] is not None:
         values |= {"table": Record({"x": own["table"]}), "seed": None}
     elif weights and call.tool != "embed":
-        values |= {"params": {**(call.values["params"] or {}), **weights}}
+        values |= {"params": {**(weights_of(call) if call.values["params"] else {}), **weights}}
         values |= {RANDOM[call.tool]: None} if call.tool in RANDOM else {}
     if call.tool == "encode":
         values |= {"dtype": "float64", "trace": None}  # which the first run has written

@@ -29,7 +29,7 @@ from attnkit.model.backward.tape import Reverse
 from attnkit.model.dtypes import is_float
 from attnkit.model.formulas.linear import sum_to_shape
 from attnkit.model.formulas.positions import t5_bias_backward
-from attnkit.model.formulas.softmax import softmax_backward
+from attnkit.model.formulas.softmax import log_softmax_backward, softmax_backward
 from attnkit.model.graph.nodes import Kind, Scope
 from attnkit.model.hooks import apply_hook
 from attnkit.model.intermediates import SQUARE, STEPS
@@ -178,7 +178,8 @@ def softmax_nodes(call: StageCall) -> StageGraph:
     sites = [site]
     if mask is not None and is_float(mask["x"].dtype):
         sites.append(graph.read("mask", call.prepared.cells, flag="mask"))
-    graph.results = {"x": graph.add("weights", "softmax along", *sites, computed=call.prepared)}
+    kind = "log-softmax along" if call.values["log"] else "softmax along"
+    graph.results = {"x": graph.add("weights", kind, *sites, computed=call.prepared)}
     return graph
 
 
@@ -191,6 +192,17 @@ def _softmax_along(scope: Scope, scaled: Array, *mask: Array) -> Array:
 def _undo_softmax_along(scope: Scope, dy: Array, y: Array, scaled: Array, *mask: Array) -> list[Array]:
     axis = scope.option("computed").axis
     gradient = np.moveaxis(softmax_backward(np.moveaxis(dy, axis, -1), np.moveaxis(y, axis, -1)), -1, axis)
+    return [gradient, *(sum_to_shape(gradient, one.shape) for one in mask)]
+
+
+def _log_softmax_along(scope: Scope, scaled: Array, *mask: Array) -> Array:
+    computed = scope.option("computed")
+    logs: Array = model.log_softmax(computed.masked, computed.axis)
+    return logs
+
+
+def _undo_log_softmax_along(scope: Scope, dy: Array, y: Array, scaled: Array, *mask: Array) -> list[Array]:
+    gradient = log_softmax_backward(dy, y, scope.option("computed").axis)
     return [gradient, *(sum_to_shape(gradient, one.shape) for one in mask)]
 
 
@@ -229,5 +241,6 @@ KINDS = {
         pullback=lambda scope, dy, y, x: [sum_to_shape(dy, x.shape)],
     ),
     "softmax along": Kind(value=_softmax_along, pullback=_undo_softmax_along),
+    "log-softmax along": Kind(value=_log_softmax_along, pullback=_undo_log_softmax_along),
     "merge": fused(_merge),
 }

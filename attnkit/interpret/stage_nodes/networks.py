@@ -233,13 +233,17 @@ def stack_experts(params: ModelGradients, weights: Mapping[str, Array]) -> dict[
 
 
 def linear_nodes(call: StageCall) -> StageGraph:
-    """A linear layer, and what is added to it."""
+    """A linear layer, its activation, and what is added to it."""
     values, x, checkpoint = call.values, call.before["x"], call.values["model_"]
     core = None if checkpoint is None else layers.core_model(checkpoint)
     layer = "" if checkpoint is None else layers.find_layer(checkpoint, values["layer"], "linear")
     graph = new_graph(x, weights=call.prepared, core=core)
     before = read_addends(graph, call.before, values)
-    output = graph.add("output", "linear", read_x(graph, call.before), layer=layer, names=("w", "b"))
+    output = read_x(graph, call.before)
+    if call.prepared:
+        output = graph.add("output", "linear", output, layer=layer, names=("w", "b"))
+    if values["activation"] != "identity":
+        output = graph.add("activated", "activate", output, activation=values["activation"])
     graph.results = {"x": add_up(graph, output, before, values)}
     return graph
 

@@ -17,7 +17,7 @@ from attnkit.model.formulas.activations import sigmoid
 from attnkit.model.formulas.embedding import check_ids
 from attnkit.model.formulas.linear import linear
 from attnkit.model.formulas.masks import mask_block
-from attnkit.model.formulas.softmax import shifted, softmax
+from attnkit.model.formulas.softmax import log_softmax, shifted, softmax
 from attnkit.model.processor.products import PLAIN, Products
 
 
@@ -77,9 +77,7 @@ def log_probabilities(logits: Array) -> Array:
     >>> log_probabilities(np.array([0.0, 2000.0]))
     array([-2000.,     0.])
     """
-    scores = shifted(_rows(logits, working(logits)))
-    logs: Array = scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
-    return logs.astype(output_dtype(logits), copy=False)
+    return log_softmax(_rows(logits, working(logits))).astype(output_dtype(logits), copy=False)
 
 
 @quiet

@@ -42,6 +42,39 @@ def softmax(scores: Array, axis: int = -1) -> Array:
     return exponentials.astype(output_dtype(scores), copy=False)
 
 
+@quiet
+def log_softmax(scores: Array, axis: int = -1) -> Array:
+    """Logarithm of the softmax of each row, finite even if a weight underflows.
+
+    scores (..., S) -> (..., S)
+
+    >>> log_softmax(np.array([[0.0, 2000.0], [-np.inf, -np.inf]]))
+    array([[-2000.,     0.],
+           [   -inf,    -inf]])
+    """
+    less = shifted(cast(scores, working(scores)), axis)
+    total = np.exp(less).sum(axis=axis, keepdims=True)
+    total[total == 0] = 1
+    logs: Array = less - np.log(total)
+    return logs.astype(output_dtype(scores), copy=False)
+
+
+def log_softmax_backward(grad_output: Array, logs: Array, axis: int = -1) -> Array:
+    """Gradient of the scores of a log-softmax: dS = dy - P times the sum of dy.
+
+    grad_output (..., S), logs (..., S), the result of the log-softmax -> (..., S)
+
+    The gradient is 0 for a weight of zero, as of a masked score.
+
+    >>> log_softmax_backward(np.array([1.0, 0.0, 5.0]), np.log(np.array([0.5, 0.5, 1e-999]))).round(2)
+    array([ 0.5, -0.5,  0. ])
+    """
+    weights = np.exp(logs)
+    grad_output = np.where(weights == 0, 0, grad_output)
+    scores: Array = grad_output - weights * grad_output.sum(axis=axis, keepdims=True)
+    return scores
+
+
 def softmax_backward(grad_output: Array, weights: Array) -> Array:
     """Gradient of the scores of a softmax: dS = P (dP - sum of P dP over the row).
 
