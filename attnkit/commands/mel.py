@@ -20,7 +20,7 @@ def mel(
     record: Record,
     *,
     sample_rate: Annotated[
-        int, typer.Option(min=1, metavar="N", help="samples a second, which the sound must have")
+        int, typer.Option(min=1, metavar="N", help="samples a second; a sound of another rate is resampled")
     ] = 16000,
     seconds: Annotated[
         float | None,
@@ -44,7 +44,7 @@ def mel(
     will do. Frames of W samples are centered at every hop, multiplied by a Hann window and Fourier-transformed; their
     power is weighted by Slaney's mel filters; then come the logarithm to base 10, at most 8 below the largest, and
     (clamped + 4) / 4. x (frame, mel) is then what Whisper reads, and the transpose of transformers' input_features.
-    Several channels are averaged.
+    Several channels are averaged, and a sound of another rate is resampled, with a note.
 
     \b
     Example:

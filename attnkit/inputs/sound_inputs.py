@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit.checkpoints.config_reader import ConfigReader, read_preprocessor
-from attnkit.errors import AttnkitWarning, DataError
+from attnkit.errors import AttnkitNote, AttnkitWarning, DataError
 from attnkit.formats.memory import check_memory
 from attnkit.model.config import SoundConfig
 from attnkit.model.dtypes import output_dtype
@@ -21,18 +21,38 @@ RATE, VARIANCE = 16000, 1e-7  # where that file states no rate, and what is adde
 def find_samples(record: Record, rate: int, name: str = "") -> Array:
     """The samples (T,) of a record at this rate, channels averaged.
 
-    A rate that the record states must be this one.
+    A sound whose record states another rate is resampled, with a note.
     """
-    x = record["x"]
-    stated = record.get("sample_rate")
-    if stated is not None and (stated.size != 1 or int(stated.reshape(())) != rate):
-        has = "several sample_rates" if stated.size != 1 else f"{stated.reshape(()):g} samples a second"
-        raise DataError(f"a sound of {has} (expected {rate}); ffmpeg -i IN -ar {rate} OUT.wav converts one", name)
+    x, stated = record["x"], find_rate(record, rate, name)
     if x.ndim == 2 and record.axes_of("x")[0] == "channel":
         if len(x) > 1:
             warnings.warn(f"the {len(x)} channels of the sound are averaged", AttnkitWarning, stacklevel=2)
         x = x.mean(axis=0, dtype=np.float64).astype(x.dtype if x.dtype.kind == "f" else np.float64)
-    return x
+    if stated == rate or x.ndim != 1:
+        return x
+    from attnkit.model.formulas.resampling import resample
+
+    check_memory(8 * (x.size * rate // stated), f"{x.size} samples at another rate", name)
+    resampled = resample(x, stated, rate)
+    warnings.warn(f"the sound of {stated} samples a second is resampled to {rate}", AttnkitNote, stacklevel=2)
+    return resampled
+
+
+def find_rate(record: Record, rate: int, name: str) -> int:
+    """The rate that a record states for its sound; one without has the expected rate.
+
+    >>> find_rate(Record({"x": np.zeros(9), "sample_rate": np.array(44100)}), 16000, "")
+    44100
+    """
+    stated = record.get("sample_rate")
+    if stated is None:
+        return rate
+    if stated.size != 1:
+        raise DataError(f"a sound of several sample_rates (expected {rate})", name)
+    number = float(stated.reshape(()))
+    if not number >= 1 or not number.is_integer():
+        raise DataError(f"a sound of {number:g} samples a second (expected a whole number of at least 1)", name)
+    return int(number)
 
 
 def model_sound(record: Record, sound: SoundConfig, folder: str) -> Array:
@@ -123,4 +143,7 @@ def open_windows(record: Record, most: int, spectrogram: Spectrogram) -> SoundWi
 
 def exceeds_window(record: Record, sound: SoundConfig) -> bool:
     """Whether a sound is longer than a model reads at once."""
-    return bool(record["x"].ndim) and record["x"].shape[-1] > sound.samples
+    if not record["x"].ndim or sound.spectrogram is None:
+        return False
+    rate = sound.spectrogram.rate
+    return record["x"].shape[-1] * rate > sound.samples * find_rate(record, rate, "--audio")

@@ -1,10 +1,13 @@
 """The tool mel: a file to a spectrogram, its steps, rates and channels."""
 
+import math
+
 import numpy as np
 import pytest
 
 import attnkit
-from attnkit.errors import AttnkitWarning, DataError
+from attnkit.errors import AttnkitNote, AttnkitWarning, DataError
+from attnkit.model.formulas.resampling import resample
 from attnkit.model.formulas.spectrogram import STEPS, log_mel
 from attnkit.records import Record, Tensor
 from tests import process
@@ -68,9 +71,38 @@ def test_channels_are_averaged_with_a_warning():
     assert (record["x"] == -1.5).all()  # silence
 
 
-def test_a_sound_of_another_rate_is_refused(wav):
-    with pytest.raises(DataError, match=r"a sound of 16000 samples a second \(expected 8000\); ffmpeg -i IN -ar 8000"):
-        attnkit.mel(wav, sample_rate=8000)
+def test_a_sound_of_another_rate_is_resampled_with_a_note():
+    """A tone of 440 Hz keeps its pitch: its mel bands are those of the tone at the model's rate."""
+    seconds = {rate: np.sin(2 * np.pi * 440 * np.arange(rate // 2) / rate) for rate in (16000, 44100)}
+    with pytest.warns(AttnkitNote, match="the sound of 44100 samples a second is resampled to 16000"):
+        resampled = attnkit.mel(of(seconds[44100], sample_rate=44100))["x"]
+    own = attnkit.mel(of(seconds[16000], sample_rate=16000))["x"]
+    assert resampled.shape == own.shape and (resampled.argmax(axis=1) == own.argmax(axis=1)).all()
+    assert np.abs(resampled[5:-5, own[9].argmax()] - own[5:-5, own[9].argmax()]).max() < 1e-3
+
+
+def test_resampled_sounds_are_those_of_scipy():
+    signal = pytest.importorskip("scipy.signal")
+    x = np.random.default_rng(0).standard_normal(999)
+    for rate, target in ((44100, 16000), (8000, 16000), (16000, 44100), (3, 2)):
+        common = math.gcd(rate, target)
+        expected = signal.resample_poly(x, target // common, rate // common)
+        assert np.allclose(resample(x, rate, target), expected, rtol=0, atol=1e-13)
+
+
+def test_a_resampled_sound_keeps_low_frequencies_and_drops_high_ones():
+    at = np.arange(4800) / 48000
+    low, high = (resample(np.sin(2 * np.pi * hertz * at), 48000, 16000)[100:-100] for hertz in (1000, 12000))
+    assert np.abs(low - np.sin(2 * np.pi * 1000 * np.arange(1600)[100:-100] / 16000)).max() < 1e-3
+    assert np.abs(high).max() < 1e-3
+
+
+def test_what_no_sound_can_be_resampled_from():
+    for rate in (0, -1, 0.5, np.nan):
+        with pytest.raises(DataError, match="expected a whole number of at least 1"):
+            attnkit.mel(of(TONE, sample_rate=rate))
+    with pytest.raises(DataError, match="their ratio is not simple enough"):
+        attnkit.mel(of(TONE, sample_rate=1_000_003))
     with pytest.raises(DataError, match="several sample_rates"):
         attnkit.mel(of(TONE, sample_rate=[8000, 16000]))
     with pytest.raises(DataError, match="rank 2, expected 1"):

@@ -180,7 +180,7 @@ def test_a_trace_has_every_convolution(folder, tmp_path):
     [
         ("decode", {"audio": np.zeros(399)}, DataError, r"a sound of 399 samples \(expected 400 or more\)"),
         ("decode", {"audio": np.zeros((2, 4000))}, DataError, "rank 2, expected 1"),
-        ("decode", {"audio": Record({"x": np.zeros(800), "sample_rate": np.array(8000)})}, DataError, "8000 samples"),
+        ("decode", {"audio": Record({"x": np.zeros(800), "sample_rate": np.array(0)})}, DataError, "0 samples"),
         ("decode", {"timestamps": True}, UsageError, "--timestamps: needs a model that generates text"),
         ("decode", {"language": "en"}, UsageError, "--language: needs a model that generates text"),
         ("decode", {"beam": 2}, UsageError, "--beam: needs a model that generates text"),
