@@ -250,6 +250,22 @@ def test_the_index_names_sections_that_exist_and_no_word_twice():
     assert [one for one, count in collections.Counter(words).items() if count > 1] == []
 
 
+@pytest.mark.parametrize(
+    ("words", "heading"),
+    [
+        ("nn.MultiheadAttention in_proj_weight average_attn_weights key_padding_mask", "Modules of PyTorch"),
+        ("AdamW clip_grad_norm_ get_batch", "Optimizers, schedules and batches"),
+        ("encode_iterable train_bpe", "Tokenizers"),
+        ("requires_grad", "Arrays of PyTorch and JAX"),
+    ],
+)
+def test_names_of_torch_and_of_trainers_open_the_page_of_python(words, heading, capfd):
+    for word in words.split():
+        assert main.main(["help", word]) == 0
+        page = capfd.readouterr().out
+        assert page.startswith("# python: ") and page.split("## ")[1].startswith(f"{heading}\n")
+
+
 def test_a_phrase_without_a_word_of_the_index_lists_three_sections(capfd):
     assert main.main(["help", "harmless", "keys", "of", "a", "config"]) == 0
     first, _, *lines = capfd.readouterr().out.splitlines()

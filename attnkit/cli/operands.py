@@ -384,7 +384,7 @@ def select_ids(record: Record, name: str, file: str) -> Record:
 
 
 def select_arrays(record: Record, name: str, file: str) -> dict[str, Array]:
-    """All tensors of a record as arrays, or those of a module by the name before theirs.
+    """All tensors of a record as arrays, or those of the module of a name.
 
     UsageError for the name of a tensor.
 

@@ -160,7 +160,7 @@ class Stage:
         return self.files.count_stdin() + sum(map(is_stdin, named)) + (takes_input and not self.operands)
 
     def name_replacing_options(self) -> str:
-        """Name the options because of which the tool reads no input."""
+        """Name the options that replace the input."""
         without = {name: self.parameters | {name: self.tool.defaults[name]} for name in self.passed}
         *flags, last = (flag_name(name) for name in self.passed if not self.tool.needs_no_input(without[name]))
         return f"{', '.join(flags)}{' and ' * bool(flags)}{last}"

@@ -280,7 +280,7 @@ def prepare_attention(
 
 
 def check_ranks(inputs: AttentionInputs, options: model.MultiHeadOptions) -> None:
-    """Raise DataError for operands of another rank, or of other heads, than options state."""
+    """Check the ranks of the operands, and that the options state the same heads."""
     q, k, _ = inputs.arrays()
     if options.norm is not None and q.ndim == 4:
         raise UsageError(f"x {as_text(q.shape)} is already split into heads: nothing is projected", "--qk-norm")

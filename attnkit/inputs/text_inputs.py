@@ -75,7 +75,7 @@ class EncodedInputs(NamedTuple):
         return Record({}).with_tensors(tensors)
 
     def axes(self, rank: int | None = None) -> tuple[str, ...]:
-        """The axes of ids of a rank [that of the ids]: those before the batch have numbers."""
+        """The axes of ids of a rank [their own]; those before the batch have numbers."""
         rank = self.ids.ndim if rank is None else rank
         return (*(f"axis{i}" for i in range(rank - 2)), *("batch", "token")[max(2 - rank, 0) :])
 

@@ -18,7 +18,7 @@ BIASES_OF_KEYS = ("bias_k", "bias_v")  # a key and a value of add_bias_kv
 COUNTS = ("num_batches_tracked",)  # change nothing
 
 
-class Layout(NamedTuple):
+class TorchLayout(NamedTuple):
     """A module of PyTorch, the names of its parameters, and those that they have here.
 
     needs  the own names without which a file does not have it; weights of linear layers are (out, in) there
@@ -38,30 +38,30 @@ def _linear(**layers: str) -> dict[str, str]:
 PROJECTIONS = ("wq", "wk", "wv")
 OF_HEADS = {"wq": "q_proj", "wk": "k_proj", "wv": "v_proj"}
 # tool -> the layouts that it reads
-LAYOUTS: dict[str, tuple[Layout, ...]] = {
+LAYOUTS: dict[str, tuple[TorchLayout, ...]] = {
     "attend": (
-        Layout(
+        TorchLayout(
             "nn.MultiheadAttention",
             PROJECTIONS,
             dict.fromkeys((*FUSED, *BIASES_OF_KEYS), "")
             | {f"{published}_weight": own for own, published in OF_HEADS.items()}
             | _linear(wo="out_proj"),
         ),
-        Layout(
+        TorchLayout(
             "four linear layers",
             PROJECTIONS,
             _linear(**OF_HEADS, wo="o_proj") | _linear(wo="out_proj") | _linear(wo="output_proj"),
         ),
     ),
     "ffn": (
-        Layout("nn.TransformerEncoderLayer", ("w1", "w2"), _linear(w1="linear1", w2="linear2")),
-        Layout("a gated network", ("w1", "w2", "w3"), _linear(w1="gate_proj", w3="up_proj", w2="down_proj")),
-        Layout("linear layers w1, w2 and w3", ("w1", "w2"), _linear(w1="w1", w2="w2", w3="w3")),
-        Layout("nn.Sequential", ("w1", "w2"), _linear(w1="0", w2="2")),
+        TorchLayout("nn.TransformerEncoderLayer", ("w1", "w2"), _linear(w1="linear1", w2="linear2")),
+        TorchLayout("a gated network", ("w1", "w2", "w3"), _linear(w1="gate_proj", w3="up_proj", w2="down_proj")),
+        TorchLayout("linear layers w1, w2 and w3", ("w1", "w2"), _linear(w1="w1", w2="w2", w3="w3")),
+        TorchLayout("nn.Sequential", ("w1", "w2"), _linear(w1="0", w2="2")),
     ),
-    "linear": (Layout("nn.Linear", ("w",), {"weight": "w", "bias": "b"}),),
+    "linear": (TorchLayout("nn.Linear", ("w",), {"weight": "w", "bias": "b"}),),
     "layernorm": (
-        Layout(
+        TorchLayout(
             "nn.LayerNorm",
             ("gamma",),
             {"weight": "gamma", "bias": "beta", "running_mean": "mean", "running_var": "variance"}
@@ -100,11 +100,11 @@ def read_torch_parameters(params: Mapping[str, Array], tool: str) -> Mapping[str
     return params
 
 
-def _own_names(layout: Layout, published: Mapping[str, Array]) -> set[str]:
+def _own_names(layout: TorchLayout, published: Mapping[str, Array]) -> set[str]:
     return {own for name in published for own in FUSED.get(name, (layout.names[name],))}
 
 
-def _convert(module: Mapping[str, Array], layout: Layout) -> dict[str, Array]:
+def _convert(module: Mapping[str, Array], layout: TorchLayout) -> dict[str, Array]:
     converted: dict[str, Array] = {}
     for published, array in module.items():
         if published in BIASES_OF_KEYS:

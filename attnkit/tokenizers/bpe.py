@@ -1,4 +1,4 @@
-"""Byte-level BPE in memory: a tokenizer of a vocabulary and merges, and its training.
+"""Byte-level BPE in memory: a tokenizer of its vocabulary, and its training.
 
 `attnkit train --tokens bpe:N` trains by the tokenizers library instead, and writes the files of a model's folder.
 """
@@ -32,10 +32,10 @@ def byte_characters() -> dict[int, str]:
     return {byte: chr(byte) for byte in visible} | {byte: chr(256 + at) for at, byte in enumerate(others)}
 
 
-def spell(token: bytes) -> str:
+def spell_bytes(token: bytes) -> str:
     """A token of bytes as the files of GPT-2 write it.
 
-    >>> spell(" é".encode())
+    >>> spell_bytes(" é".encode())
     'ĠÃ©'
     """
     characters = byte_characters()
@@ -64,7 +64,7 @@ def make_bpe(
     ids = {_spelling(token): id for id, token in known.items()} if _is_by_id(known) else known
     special = [*special]
     for token in special:  # which bytes spell otherwise
-        if (id := ids.pop(spell(token.encode()), None)) is not None:
+        if (id := ids.pop(spell_bytes(token.encode()), None)) is not None:
             ids[token] = id
     for token in special:
         ids.setdefault(token, max(ids.values(), default=-1) + 1)
@@ -82,7 +82,7 @@ def _is_by_id(vocabulary: Mapping[Any, Any]) -> bool:
 
 
 def _spelling(token: bytes | str) -> str:
-    return spell(token) if isinstance(token, bytes) else token
+    return spell_bytes(token) if isinstance(token, bytes) else token
 
 
 def train_bpe(texts: Iterable[str], size: int, special: Sequence[str] = ()) -> tuple[dict[int, bytes], list[Pair]]:
@@ -122,7 +122,7 @@ def train_bpe(texts: Iterable[str], size: int, special: Sequence[str] = ()) -> t
             word = words[number]
             for pair in itertools.pairwise(word):
                 pairs[pair] -= frequencies[number]
-            words[number] = word = merge(word, best)
+            words[number] = word = merge_pair(word, best)
             for pair in itertools.pairwise(word):
                 pairs[pair] += frequencies[number]
                 places[pair].add(number)
@@ -148,10 +148,10 @@ def count_words(texts: Iterable[str], special: Iterable[str] = ()) -> Counter[tu
     return Counter({tuple(bytes_of[character] for character in word): count for word, count in found.items()})
 
 
-def merge(word: Sequence[bytes], pair: Pair) -> list[bytes]:
+def merge_pair(word: Sequence[bytes], pair: Pair) -> list[bytes]:
     """Merge the occurrences of a pair in a word, from its start.
 
-    >>> merge([b"a", b"a", b"a"], (b"a", b"a"))
+    >>> merge_pair([b"a", b"a", b"a"], (b"a", b"a"))
     [b'aa', b'a']
     """
     merged: list[bytes] = []

@@ -1,4 +1,9 @@
-"""Schedules: the factor on the learning rate in each step, counted from 1."""
+"""Schedules: the factor on the learning rate in each step, counted from 1.
+
+The warm-up is step / warm-up, so that the first step has a rate above 0; a decay counts the steps before, as the
+schedulers of torch and transformers do. These count both from 0: their iteration i is the factor of step i up to the
+warm-up, of step i + 1 after it.
+"""
 
 import math
 from collections.abc import Callable

@@ -15,7 +15,7 @@ PART = 1 << 14  # samples of the result that are computed at once
 
 
 def resample(samples: Array, rate: int, target: int) -> Array:
-    """Resample a sound from one rate to another, without frequencies above half of either.
+    """Resample a sound to another rate, without frequencies above half of either.
 
     samples (T,) -> (ceil(T · target / rate),)
 
