@@ -146,4 +146,4 @@ def exceeds_window(record: Record, sound: SoundConfig) -> bool:
     if not record["x"].ndim or sound.spectrogram is None:
         return False
     rate = sound.spectrogram.rate
-    return record["x"].shape[-1] * rate > sound.samples * find_rate(record, rate, "--audio")
+    return bool(record["x"].shape[-1] * rate > sound.samples * find_rate(record, rate, "--audio"))
