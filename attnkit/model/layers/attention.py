@@ -27,7 +27,9 @@ def attend_to_source(model: Model, layer: str, x: Array, context: Context) -> Ar
         options["kv_store"] = lambda make: cache.append(layer, *make())
     hook = scoped(context.hook, layer)
     request: dict[str, Any] = {"summary": context.weights, "keep": (), "hook": hook}
-    if x.ndim == 4:  # of two batch axes, which would be taken for one and that of heads
+    if x.ndim > 3:  # of several batch axes, the last of which would be taken for that of heads
+        if options["mask"] is not None and options["mask"].ndim == x.ndim:  # without an axis of heads
+            options["mask"] = np.expand_dims(options["mask"], -3)
         attend, batch = partial(multi_head_attention, params=params), MultiHeadOptions(**options)
         return attend_in_one_batch(attend, (x, source, source), 2, batch, **request)["output"]
     return multi_head_attention(x, source, source, params, **options, **request)["output"]
@@ -161,4 +163,4 @@ def position_buckets(config: Config, name: str, past: int, queries: int) -> Arra
 
 
 def _over_heads(mask: Array | None) -> Array | None:
-    return np.expand_dims(mask, -3) if mask is not None and mask.ndim > 2 else mask
+    return mask[:, None] if mask is not None and mask.ndim == 3 else mask
