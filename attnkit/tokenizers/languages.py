@@ -75,7 +75,7 @@ def with_languages(tokenizer: Tokenizer, folder: TokenizerFolder) -> Tokenizer:
 
     def decode_words(kept: Sequence[int], with_special: bool = False) -> str:
         shown = [id for id in kept if with_special or id not in hidden]
-        return decode(shown, with_special=with_special) if decode else ""
+        return decode(shown, **{"with_special": True} if with_special else {}) if decode else ""
 
     return replace(tokenizer, decode=decode_words if decode else None, languages=languages, locate=None, truncate=None)
 
