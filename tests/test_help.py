@@ -15,6 +15,7 @@ from attnkit import help
 from attnkit.checkpoints import gpt2
 from attnkit.cli import TOOLS, find_tool, main, parser
 from attnkit.formats import npy
+from attnkit.help.practice import list_practice
 from tests import transcripts
 from tests.places import ROOT
 
@@ -138,7 +139,7 @@ def test_a_chapter_by_its_number_its_name_and_each_of_its_words(chapter, capfd):
         ["lecture", *chapter.words[0].split()],
     ):
         assert main.main(["help", *arguments]) == 0
-        assert capfd.readouterr().out == page + main.list_practice(chapter.name)
+        assert capfd.readouterr().out == page + list_practice(chapter.name)
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)
@@ -165,7 +166,7 @@ def test_every_idea_of_a_chapter_has_a_command_and_what_to_notice(chapter):
 def test_an_idea_is_found_before_what_is_spelled_alike(capfd):
     assert main.main(["help", "Dot_Product"]) == main.main(["help", "dot", "products"]) == 0
     attention = help.find_chapter("attention").read()
-    assert capfd.readouterr().out == 2 * (attention + main.list_practice("attention"))
+    assert capfd.readouterr().out == 2 * (attention + list_practice("attention"))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ notebook           a result in a console or a notebook of Python; plot
 What helps:
 causes             the file, option or layer that an error or a NaN comes from
 hints              what to type instead
+help_files         pages of help as files: HTML, notebooks, Markdown
 synonyms           what other libraries call the options, tools and values
 completion         what completes a command line in bash, zsh and fish, by Typer
 catalog            the tools described to programs

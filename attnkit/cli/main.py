@@ -135,9 +135,17 @@ def reports_of(stage: "Stage") -> Iterator[None]:
 
 
 def show_help(names: list[str]) -> int:
-    """Print the options of a tool, a page, a chapter, or a list."""
+    """Print the options of a tool, a page, a chapter, or a list.
+
+    -o FILE writes a page or a chapter to a file.
+    """
     from attnkit import help as pages
 
+    names, output = take_output(names)
+    if output is not None and output != "-":
+        from attnkit.cli.help_files import write_help_file
+
+        return write_help_file(names, output)
     name = " ".join(names)
     if not name or name in ("-h", "--help", "help"):
         return main(["--help"])
@@ -156,6 +164,28 @@ def show_help(names: list[str]) -> int:
     return explain_word(name, chapter)
 
 
+def take_output(names: list[str]) -> tuple[list[str], str | None]:
+    """Take the file of -o from the words after `help`.
+
+    None without one. The flag alone is a word itself.
+
+    >>> take_output(["lecture", "-o", "a.html"]), take_output(["masks", "--output=a.ipynb"]), take_output(["-o"])
+    ((['lecture'], 'a.html'), (['masks'], 'a.ipynb'), (['-o'], None))
+    """
+    words, path = list[str](), None
+    rest = iter(names if len(names) > 1 else [])
+    for word in rest:
+        if word in ("-o", "--output"):
+            path = next(rest, None)
+            if path is None:
+                raise UsageError("expected FILE.html, FILE.ipynb or FILE.md", word)
+        elif word.startswith("--output="):
+            path = word.removeprefix("--output=")
+        else:
+            words.append(word)
+    return (words, path) if len(names) > 1 else (names, None)
+
+
 def print_tools(names: Sequence[str]) -> int:
     """Print tools, all if none are named, as JSON for programs."""
     import json
@@ -170,12 +200,19 @@ def show_chapter(word: str) -> int:
     from attnkit import help as pages
 
     if chapter := pages.find_chapter(word):
-        return write_page(chapter.read() + list_practice(chapter.name))
+        return write_chapter(chapter)
     section = pages.find_section(word)
     if section and section.page.startswith("lecture "):
         return write_section(section)
     meant = suggest(word, [name for one in pages.list_chapters() for name in (one.name, *one.words)])
     raise UsageError(f"no chapter {word!r}{meant or '; attnkit help lecture lists them'}")
+
+
+def write_chapter(chapter: "Chapter") -> int:
+    """Print a chapter with its exercises and samples."""
+    from attnkit.help.practice import list_practice
+
+    return write_page(chapter.read() + list_practice(chapter.name))
 
 
 def write_section(section: "PageSection") -> int:
@@ -185,18 +222,6 @@ def write_section(section: "PageSection") -> int:
         f"# {section.title}\n\n## {section.heading}\n\n{section.text}\n\n"
         f"The whole {kind}: `attnkit help {section.page}`\n"
     )
-
-
-def list_practice(chapter: str) -> str:
-    """List the exercises and the samples of a chapter, in Markdown; "" without any."""
-    from attnkit.help.exercises import read_exercises
-    from attnkit.help.samples import list_samples
-
-    lines = [f"- `attnkit exercise {one.number}`: {one.title}\n" for one in read_exercises() if one.chapter == chapter]
-    lines += [
-        f"- `attnkit sample {row['name']}`: {row['idea']}\n" for row in list_samples() if row["chapter"] == chapter
-    ]
-    return f"\n## Practice\n\n{''.join(lines)}" if lines else ""
 
 
 def explain_word(word: str, chapter: "Chapter | None") -> int:
@@ -210,7 +235,7 @@ def explain_word(word: str, chapter: "Chapter | None") -> int:
     explained = hints.explain_word(word)
     below = f"\n{explained}" if explained else ""
     if chapter:
-        return write_page(chapter.read() + list_practice(chapter.name)) or write_text(below)
+        return write_chapter(chapter) or write_text(below)
     if not word.startswith("-") and (section := pages.find_indexed(word)):
         return write_section(section) or write_text(below)
     return write_text(explained) if explained else find_phrase(word)
@@ -315,6 +340,7 @@ The Transformer as Unix tools.
   attnkit help TOOL         its options and an example
   attnkit help TOPIC        a page of documentation
   attnkit help lecture      a course in chapters; help lecture 5 or help lecture scale is one of them
+  attnkit help TOPIC -o FILE.html  a page, a chapter or the whole lecture as HTML; .ipynb: as a notebook
   attnkit help WORD         an idea: softmax, residual, dot product; an option, or what others call it: top_k, d_model
   attnkit help --json       tools, options, constraints and exit codes for programs; help TOOL --json is one tool
   attnkit help skill        how to use attnkit, for a coding agent: a SKILL.md

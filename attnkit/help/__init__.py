@@ -14,7 +14,7 @@ PAGES = Path(__file__).parent
 TOOL_WIDTH = 80  # of the terminals that the pages of tools are laid out for
 BOLD, END = "\x1b[1m", "\x1b[0m"
 FILLERS = "a an and are at by do does for from how in is it of on or that the this to what why with"  # no ideas
-FENCED = re.compile(r"^```\w*\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 
 
 def list_topics() -> dict[str, str]:
@@ -247,26 +247,54 @@ def render_page(markdown: str, width: int = 80, bold: bool = False) -> str:
     <BLANKLINE>
         $ ls
     """
-    blocks: list[str] = []
-    for number, part in enumerate(FENCED.split(markdown)):
-        if number % 2:
-            blocks.append(textwrap.indent(part.rstrip("\n"), "    "))
-        else:
-            blocks += [_render_block(one, width, bold) for one in re.split(r"\n\s*\n", part.strip("\n")) if one]
-    return "\n\n".join(blocks) + "\n"
+    return "\n\n".join(_render_block(block, width, bold) for block in split_page(markdown)) + "\n"
 
 
-def _render_block(block: str, width: int, bold: bool) -> str:
-    """Lay out a heading, a table, a list or a paragraph."""
-    if block.startswith("#"):
-        title = _plain(block.lstrip("# "))
+class PageBlock(NamedTuple):
+    """A block of a page.
+
+    kind  heading, table, list or paragraph; of a fenced block its language: console, python, text
+    """
+
+    kind: str
+    text: str
+
+
+def split_page(markdown: str) -> list[PageBlock]:
+    """Split a page into its blocks.
+
+    >>> [block.kind for block in split_page("# Title\\n\\nA text.\\n\\n```console\\n$ ls\\n```\\n")]
+    ['heading', 'paragraph', 'console']
+    """
+    first, *fenced = FENCED.split(markdown)
+    blocks = _split_prose(first)
+    for language, text, prose in zip(fenced[::3], fenced[1::3], fenced[2::3], strict=True):
+        blocks += [PageBlock(language or "text", text.removesuffix("\n")), *_split_prose(prose)]
+    return blocks
+
+
+def _split_prose(text: str) -> list[PageBlock]:
+    kinds = {"#": "heading", "|": "table", "- ": "list"}
+    parts = [one for one in re.split(r"\n\s*\n", text.strip("\n")) if one]
+    return [
+        PageBlock(next((kind for sign, kind in kinds.items() if one.startswith(sign)), "paragraph"), one)
+        for one in parts
+    ]
+
+
+def _render_block(block: PageBlock, width: int, bold: bool) -> str:
+    """Lay out a heading, a table, a list, a paragraph or an example."""
+    if block.kind == "heading":
+        title = _plain(block.text.lstrip("# "))
         return f"{BOLD}{title}{END}" if bold else title
-    if block.startswith("|"):
-        return _render_table(block, width)
-    if block.startswith("- "):
-        items = _plain(block)[2:].split("\n- ")
+    if block.kind == "table":
+        return _render_table(block.text, width)
+    if block.kind == "list":
+        items = _plain(block.text)[2:].split("\n- ")
         return "\n".join(_fill(f"- {item}", width, "  ") for item in items)
-    return _fill(_plain(block), width, "")
+    if block.kind == "paragraph":
+        return _fill(_plain(block.text), width, "")
+    return textwrap.indent(block.text.rstrip("\n"), "    ")
 
 
 def _plain(text: str) -> str:
@@ -298,6 +326,16 @@ def _column_widths(columns: list[tuple[str, ...]], width: int) -> list[int]:
     return widths
 
 
+def split_table(block: str) -> list[list[str]]:
+    r"""Split the rows of a table into cells, without the line below its head.
+
+    >>> split_table("| a | b |\n|---|---|\n| x | one\\|two |")
+    [['a', 'b'], ['x', 'one|two']]
+    """
+    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in block.splitlines()]
+    return [[cell.replace(r"\|", "|") for cell in row] for row in rows if set("".join(row)) - set("-: ")]
+
+
 def _render_table(block: str, width: int) -> str:
     r"""Align the columns of a table; the widest are wrapped until a row fits the width.
 
@@ -306,8 +344,7 @@ def _render_table(block: str, width: int) -> str:
     x  one
        two
     """
-    rows = [[_plain(cell).strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in block.splitlines()]
-    rows = [[cell.replace(r"\|", "|") for cell in row] for row in rows if set("".join(row)) - set("-: ")]
+    rows = [[_plain(cell) for cell in row] for row in split_table(block)]
     widths = _column_widths(list(zip(*rows, strict=True)), width)
     lines = []
     for row in rows:

@@ -44,10 +44,10 @@ def html_page(sections: Sequence[Section], options: FigureOptions, title: str) -
     ['<tr><th class="left">a &lt; b</th></tr>']
     """
     if options.theme:
-        theme = f":root {{ {_variables(PALETTES[options.theme])} }}\n"
+        theme = f":root {{ {palette_variables(PALETTES[options.theme])} }}\n"
     else:
-        dark = f"@media (prefers-color-scheme: dark) {{ :root {{ {_variables(DARK)} }} }}\n"
-        theme = f":root {{ color-scheme: light dark; {_variables(LIGHT)} }}\n{dark}"
+        dark = f"@media (prefers-color-scheme: dark) {{ :root {{ {palette_variables(DARK)} }} }}\n"
+        theme = f":root {{ color-scheme: light dark; {palette_variables(LIGHT)} }}\n{dark}"
     body = "\n".join(_section(one, at) for at, one in enumerate(sections))
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
@@ -56,7 +56,7 @@ def html_page(sections: Sequence[Section], options: FigureOptions, title: str) -
     )
 
 
-def _variables(palette: Palette) -> str:
+def palette_variables(palette: Palette) -> str:
     return "; ".join(f"--{name}: {color or 'transparent'}" for name, color in palette._asdict().items())
 
 
