@@ -16,6 +16,7 @@ from attnkit.cli.output_format import (
     FIGURE_FORMATS,
     STDOUT,
     TEXT,
+    WORKBOOK,
     check_figure_flags,
     page_format,
     requested_format,
@@ -51,6 +52,9 @@ def write(stage: Stage) -> int:
         check_figure_flags(last.common | last.extra, is_drawn(stage, chosen), last.tool.name)
         if to_terminal and chosen in BINARY:
             raise UsageError(f"{chosen} is binary, but standard output is a terminal; use -o FILE or a pipe")
+        if chosen == WORKBOOK and path and WORKBOOK not in stage.extra:
+            hint = f"attnkit run '… | {stage.tool.name} …' -o {path}"
+            raise UsageError(f"a workbook has the stages of a pipeline: {hint}", path)
         sink = opened(path)
         chosen, items = stage.format.settle(chosen, flow.items)
         last.note_idle_options(chosen)
@@ -114,6 +118,8 @@ def is_drawn(stage: Stage, chosen: str) -> bool:
 def encode_result(stage: Stage, result: Record | str, chosen: str, first: bool) -> list[Any]:
     """The bytes of one result in a format; a text is written as it is, or as a figure."""
     result = stage.format.convert(result, chosen)
+    if chosen == WORKBOOK:
+        return [stage.extra[WORKBOOK].encode()]
     if is_drawn(stage, chosen) and stage.extra.get("last", stage).gives != "page":
         from attnkit.cli import figures
 

@@ -16,9 +16,15 @@ FIGURE_FORMATS, CELL_FORMATS, DISPLAY_FORMATS = options.FIGURE_FORMATS, options.
 SHEET_FORMATS = (*FIGURE_FORMATS, "markdown")
 DISPLAYED = "table, svg, png, pdf or html"
 HELD = {"report": ("json",), "rows": ("json", "csv", "tsv")}  # what a text may be written as beside DISPLAYED
+WORKBOOK = "xlsx"  # which `run` alone writes
 TEXT = "text"  # the format of a tool that returns text, whatever the suffix of its file
 NO_TEXT = {".tex", ".xml", ".jpg", ".jpeg", ".gif", ".zip", ".gz", ".pt", ".bin"}
-SUFFIXES = {".txt": "table", ".md": "markdown", **{f".{name}": name for name in (*FIGURE_FORMATS, "csv", "tsv")}}
+SUFFIXES = {
+    ".txt": "table",
+    ".md": "markdown",
+    ".xlsx": WORKBOOK,
+    **{f".{name}": name for name in (*FIGURE_FORMATS, "csv", "tsv")},
+}
 ONLY_IN_FIGURES = ("theme", "title", "curves", "numbers", "no_numbers", "range", "cmap")
 STDOUT = 1
 Result = Record | str

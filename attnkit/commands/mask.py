@@ -6,13 +6,14 @@ from typing import Annotated, Literal
 import numpy as np
 import typer
 
-from attnkit import model, options
+from attnkit import callbacks, model, options
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.formats.dtypes import byte_count
 from attnkit.formats.streams import name_errors
 from attnkit.inputs.mask_rules import (
+    CombinedRules,
     MaskRules,
     Rule,
     check_batch,
@@ -108,6 +109,7 @@ def mask(
         flags = "--causal, --padding, --lengths, --window, --prefix, --chunk, --segments or --with"
         raise UsageError(f"needs one or more rules: {flags}")
     cells = combine_rules(made, (queries, keys), any_)
+    callbacks.current().on_operands(CombinedRules(made, cells.shape, any_, invert, rules.start(queries, keys)))
     for rule in made:
         check_batch(record, rule, has_ids)
     if explain is not None:

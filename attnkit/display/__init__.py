@@ -15,6 +15,7 @@ generation      choices, beams and scores of texts
 notebook        records as HTML for notebooks
 figures/        blocks as SVG, HTML, PNG and PDF
 explore/        the page that explores traces
+workbook        cells with formulas as an XLSX file
 documents/      pages of help as one HTML page, and as a notebook
 
 How it looks:

@@ -22,6 +22,20 @@ class Rule(NamedTuple):
     cells: Array
 
 
+class CombinedRules(NamedTuple):
+    """The rules of a mask, and how they are combined.
+
+    shape   of the mask; union: whether one rule is enough
+    start   the position of the first query among the keys
+    """
+
+    rules: Sequence[Rule]
+    shape: tuple[int, ...]
+    union: bool
+    invert: bool
+    start: int
+
+
 class MaskRules(NamedTuple):
     """The rules that a mask is made of, besides the mask of the record."""
 
@@ -57,6 +71,10 @@ class MaskRules(NamedTuple):
         None
     )
 
+    def start(self, queries: int, keys: int) -> int:
+        """The position of the first query among the keys."""
+        return int(model.causal_offset(queries, keys, align=self.align)) if self.offset is None else self.offset
+
     def reads_ids(self, record: Record) -> bool:
         """Whether x of a record is the token ids that --padding reads, (T) or (B, T)."""
         x, by_lengths = record["x"], "lengths" in record and self.pad_id is None
@@ -74,7 +92,7 @@ def join_formulas(rules: list[Rule], union: bool, invert: bool, steps: bool) -> 
 def make_position_rules(queries: int, keys: int, options: MaskRules) -> list[Rule]:
     """The rules on the positions of queries and keys: causal, prefix, window, chunk."""
     rules, prefix, chunk = [], options.prefix, options.chunk
-    start = model.causal_offset(queries, keys, align=options.align) if options.offset is None else options.offset
+    start = options.start(queries, keys)
     if options.causal:
         rules.append(Rule("causal", f"key ≤ {format_query_position(start)}", model.causal_mask(queries, keys, start)))
     if prefix is not None:

@@ -17,4 +17,5 @@ roofline          how fast this machine is
 stage_calls       the stages of a pipeline as they ran
 stage_nodes/      the nodes of each stage
 gradients/        the gradients of a pipeline
+spreadsheet/      a pipeline as a workbook of live formulas
 """

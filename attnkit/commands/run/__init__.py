@@ -12,7 +12,7 @@ from attnkit import formats, options
 from attnkit.cli import operands, output, pipeline, views
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.output_format import DISPLAY_FORMATS, SHEET_FORMATS, Result
+from attnkit.cli.output_format import DISPLAY_FORMATS, SHEET_FORMATS, WORKBOOK, Result
 from attnkit.cli.stage import Stage
 from attnkit.cli.text_input import is_pipe
 from attnkit.cli.tool import INPUT, PythonForm, Records
@@ -21,6 +21,7 @@ from attnkit.records import Record
 
 if TYPE_CHECKING:
     from attnkit.commands.run.sheet import Sheet
+    from attnkit.commands.run.workbook import PipelineWorkbook
 
 EXAMPLE = "attnkit run 'embed \"The cat\" --dim 4 | posenc'"
 PATH = re.compile(r"\.{0,2}/")  # how a path starts that no command line starts with
@@ -99,9 +100,17 @@ def run_pipeline(stage: Stage, upstream: Records | None) -> Records:
     return Records(format, pipeline.convert_all(last, items, format))
 
 
-def make_sheet(stage: Stage, stages: Sequence[Stage]) -> "Sheet | None":
-    """Make the worked sheet of --steps if the output is a figure or Markdown."""
+def make_sheet(stage: Stage, stages: Sequence[Stage]) -> "Sheet | PipelineWorkbook | None":
+    """Make the worked sheet of --steps if the output is a figure or Markdown.
+
+    If the output is a workbook, make that.
+    """
     blank = stage.extra.get("blank") or ()
+    if stages[-1].format.requested() == WORKBOOK and not blank:
+        from attnkit.commands.run.workbook import PipelineWorkbook
+
+        stage.extra[WORKBOOK] = workbook = PipelineWorkbook(stages)
+        return workbook
     if not stage.extra.get("steps") or stages[-1].format.requested() not in SHEET_FORMATS:
         if blank:
             raise UsageError("needs a sheet: -o FILE.html, .pdf, .md, .svg or .png", "--blank")
@@ -224,7 +233,8 @@ def run(
     result is byte for byte the result of a shell pipe. The pipeline may also be in a FILE: an operand that
     names a file, without | and blanks, or that is a path (./my layer). A file that begins with #!/usr/bin/env -S
     attnkit run is a command of its own. INPUT is the input of the first stage. --trace writes one record for each
-    result: `attnkit help traces` says how its tensors are named.
+    result: `attnkit help traces` says how its tensors are named. -o FILE.xlsx writes a workbook with a sheet for each
+    stage, whose cells are live formulas: `attnkit help teaching`.
 
     \b
     Example:

@@ -4,6 +4,7 @@ stage_graph.py  a graph of one stage: its nodes, what it reads and what it retur
 attention.py    attend, softmax and merge
 networks.py     layernorm, ffn, linear, conv and rnn
 texts.py        embed, posenc, encode, decode and loss
+steps.py        some tools with every step as a node, as a worksheet has them
 tools.py        NODES, the table of all tools
 
 The nodes of a stage are made of what its tool prepared to compute with. Where a kernel computes several of them at
