@@ -127,6 +127,16 @@ def requested_format(common: Mapping[str, Any], shows_table: bool) -> str | None
     return None
 
 
+def requests_workbook(common: Mapping[str, Any]) -> bool:
+    """Whether the suffix of the file of the result is that of a workbook.
+
+    >>> requests_workbook({"output": "sheet.xlsx"}), requests_workbook({"output": "sheet.xlsx", "format": "json"})
+    (True, False)
+    """
+    path = common.get("output") or "-"
+    return not common.get("format") and SUFFIXES.get(os.path.splitext(path)[1]) == WORKBOOK
+
+
 def text_format(common: Mapping[str, Any], gives: str = "text") -> str:
     """The format of a text: itself, or a picture of it.
 

@@ -12,7 +12,7 @@ from attnkit import formats, options
 from attnkit.cli import operands, output, pipeline, views
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.cli.output_format import DISPLAY_FORMATS, SHEET_FORMATS, WORKBOOK, Result
+from attnkit.cli.output_format import DISPLAY_FORMATS, SHEET_FORMATS, WORKBOOK, Result, requests_workbook
 from attnkit.cli.stage import Stage
 from attnkit.cli.text_input import is_pipe
 from attnkit.cli.tool import INPUT, PythonForm, Records
@@ -106,7 +106,7 @@ def make_sheet(stage: Stage, stages: Sequence[Stage]) -> "Sheet | PipelineWorkbo
     If the output is a workbook, make that.
     """
     blank = stage.extra.get("blank") or ()
-    if stages[-1].format.requested() == WORKBOOK and not blank:
+    if requests_workbook(stages[-1].common) and not blank:
         from attnkit.commands.run.workbook import PipelineWorkbook
 
         stage.extra[WORKBOOK] = workbook = PipelineWorkbook(stages)
@@ -234,7 +234,7 @@ def run(
     names a file, without | and blanks, or that is a path (./my layer). A file that begins with #!/usr/bin/env -S
     attnkit run is a command of its own. INPUT is the input of the first stage. --trace writes one record for each
     result: `attnkit help traces` says how its tensors are named. -o FILE.xlsx writes a workbook with a sheet for each
-    stage, whose cells are live formulas: `attnkit help teaching`.
+    stage, whose cells are live formulas: `attnkit help figures`.
 
     \b
     Example:
