@@ -30,7 +30,7 @@ FUNCTIONS = {
     "TANH": np.tanh,
     "SIN": np.sin,
     "COS": np.cos,
-    "ERF": np.vectorize(math.erf, otypes=[float]),
+    "NORMSDIST": lambda x: math.erfc(-x / math.sqrt(2)) / 2,
     "PI": lambda: math.pi,
     "AND": lambda *given: all(bool(np.all(one)) for one in given),
     "INDEX": lambda table, row, column: table[int(row) - 1, int(column) - 1],

@@ -13,10 +13,10 @@ from attnkit.errors import AttnkitNote, UsageError, flag_name
 from attnkit.records import Array, Record, join_names
 
 FIGURE_FORMATS, CELL_FORMATS, DISPLAY_FORMATS = options.FIGURE_FORMATS, options.CELL_FORMATS, options.DISPLAY_FORMATS
+WORKBOOK = "xlsx"  # which `run` alone writes
 SHEET_FORMATS = (*FIGURE_FORMATS, "markdown")
 DISPLAYED = "table, svg, png, pdf or html"
 HELD = {"report": ("json",), "rows": ("json", "csv", "tsv")}  # what a text may be written as beside DISPLAYED
-WORKBOOK = "xlsx"  # which `run` alone writes
 TEXT = "text"  # the format of a tool that returns text, whatever the suffix of its file
 NO_TEXT = {".tex", ".xml", ".jpg", ".jpeg", ".gif", ".zip", ".gz", ".pt", ".bin"}
 SUFFIXES = {
@@ -127,16 +127,6 @@ def requested_format(common: Mapping[str, Any], shows_table: bool) -> str | None
     return None
 
 
-def requests_workbook(common: Mapping[str, Any]) -> bool:
-    """Whether the suffix of the file of the result is that of a workbook.
-
-    >>> requests_workbook({"output": "sheet.xlsx"}), requests_workbook({"output": "sheet.xlsx", "format": "json"})
-    (True, False)
-    """
-    path = common.get("output") or "-"
-    return not common.get("format") and SUFFIXES.get(os.path.splitext(path)[1]) == WORKBOOK
-
-
 def text_format(common: Mapping[str, Any], gives: str = "text") -> str:
     """The format of a text: itself, or a picture of it.
 
@@ -182,6 +172,16 @@ def page_format(common: Mapping[str, Any]) -> str:
     if path == "-" and os.isatty(STDOUT):
         raise UsageError("the page is HTML, but standard output is a terminal; use -o page.html or a pipe")
     return "html"
+
+
+def requests_workbook(common: Mapping[str, Any]) -> bool:
+    """Whether the suffix of the file of the result is that of a workbook.
+
+    >>> requests_workbook({"output": "sheet.xlsx"}), requests_workbook({"output": "sheet.xlsx", "format": "json"})
+    (True, False)
+    """
+    path = common.get("output") or "-"
+    return not common.get("format") and SUFFIXES.get(os.path.splitext(path)[1]) == WORKBOOK
 
 
 def check_figure_flags(flags: Mapping[str, Any], is_figure: bool, tool: str) -> None:

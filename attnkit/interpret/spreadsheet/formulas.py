@@ -233,7 +233,7 @@ def norm_formula(operands: FormulaOperands) -> CellFormula | None:
 # the functions of model/formulas/activations.py
 ACTIVATION_FORMULAS: Mapping[str, str] = {
     "relu": "MAX(0,{x})",
-    "gelu": "{x}*(1+ERF({x}/SQRT(2)))/2",
+    "gelu": "{x}*NORMSDIST({x})",
     "gelu-tanh": "{x}*(1+TANH(SQRT(2/PI())*({x}+0.044715*{x}^3)))/2",
     "quick-gelu": "{x}/(1+EXP(-1.702*{x}))",
     "silu": "{x}/(1+EXP(-{x}))",
