@@ -24,16 +24,16 @@ PACKAGE = "http://schemas.openxmlformats.org/package/2006"
 SHEET_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml"
 HEAD = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>\n'
 NEW_YEAR_1980 = (1980, 1, 1, 0, 0, 0)
-# cells of LOOKS; what is beyond ±1e299 is shown as infinite
+NUMBER = '[<-1000000000000000]"−∞";[>1000000000000000]"∞";0.0000'  # how a spreadsheet shows numbers
+# a style for each of LOOKS
 STYLES = f"""{HEAD}<styleSheet xmlns="{MAIN}">
-<numFmts count="2"><numFmt numFmtId="164" formatCode="0.0000"/><numFmt numFmtId="165" formatCode="&quot;∞&quot;;&quot;−∞&quot;"/></numFmts>
+<numFmts count="1"><numFmt numFmtId="164" formatCode={quoteattr(NUMBER)}/></numFmts>
 <fonts count="4"><font><sz val="11"/><name val="Calibri"/></font><font><sz val="11"/><color rgb="FF1F4E9E"/><name val="Calibri"/></font><font><b/><sz val="11"/><name val="Calibri"/></font><font><sz val="11"/><color rgb="FF5C636E"/><name val="Calibri"/></font></fonts>
 <fills count="2"><fill><patternFill patternType="none"/></fill><fill><patternFill patternType="gray125"/></fill></fills>
 <borders count="1"><border><left/><right/><top/><bottom/><diagonal/></border></borders>
 <cellStyleXfs count="1"><xf numFmtId="0" fontId="0" fillId="0" borderId="0"/></cellStyleXfs>
 <cellXfs count="5"><xf numFmtId="164" fontId="0" fillId="0" borderId="0" xfId="0" applyNumberFormat="1"/><xf numFmtId="164" fontId="1" fillId="0" borderId="0" xfId="0" applyNumberFormat="1" applyFont="1"/><xf numFmtId="0" fontId="2" fillId="0" borderId="0" xfId="0" applyFont="1"/><xf numFmtId="0" fontId="3" fillId="0" borderId="0" xfId="0" applyFont="1"/><xf numFmtId="0" fontId="3" fillId="0" borderId="0" xfId="0" applyFont="1"/></cellXfs>
 <cellStyles count="1"><cellStyle name="Normal" xfId="0" builtinId="0"/></cellStyles>
-<dxfs count="1"><dxf><numFmt numFmtId="165" formatCode="&quot;∞&quot;;&quot;−∞&quot;"/></dxf></dxfs>
 </styleSheet>"""  # noqa: E501
 
 
@@ -138,15 +138,8 @@ def sheet_xml(sheet: Worksheet) -> str:
     for (row, column), cell in sorted(sheet.cells.items()):
         rows.setdefault(row, []).append(cell_xml(f"{column_name(column)}{row}", cell))
     data = "".join(f'<row r="{row}">{"".join(cells)}</row>' for row, cells in rows.items())
-    last = f"{column_name(max(column for _, column in sheet.cells))}{max(rows)}"
-    infinite = "".join(
-        f'<cfRule type="cellIs" dxfId="0" priority="{at}" operator="{operator}"><formula>{limit}</formula></cfRule>'
-        for at, (operator, limit) in enumerate([("lessThan", "-1E+299"), ("greaterThan", "1E+299")], start=1)
-    )
-    has_infinite = any(isinstance(cell.value, float) and abs(cell.value) >= INFINITY for cell in sheet.cells.values())
-    rules = f'<conditionalFormatting sqref="B2:{last}">{infinite}</conditionalFormatting>' if has_infinite else ""
     columns = '<cols><col min="1" max="1" width="14" customWidth="1"/></cols>'
-    return f'{HEAD}<worksheet xmlns="{MAIN}">{columns}<sheetData>{data}</sheetData>{rules}</worksheet>'
+    return f'{HEAD}<worksheet xmlns="{MAIN}">{columns}<sheetData>{data}</sheetData></worksheet>'
 
 
 def cell_xml(place: str, cell: SheetCell) -> str:

@@ -2,8 +2,10 @@
 
 import json
 import math
+import re
 import shutil
 import subprocess
+import zipfile
 
 import numpy as np
 import pytest
@@ -230,6 +232,14 @@ def test_a_stream_is_no_workbook(here):
     assert not (here / "a.xlsx").exists()
 
 
+def without_results(source, target):
+    """Copy a workbook without the stored values of formulas, so that a program has to compute them."""
+    computed = re.compile(r'(<c r="[A-Z]+\d+" s="0">)(<f.*?</f>)?<v>[^<]*</v>')
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, computed.sub(lambda match: match[1] + (match[2] or ""), old.read(name).decode()))
+
+
 @pytest.mark.slow
 def test_libreoffice_computes_the_same_numbers(here):
     office = shutil.which("soffice") or shutil.which("libreoffice")
@@ -239,14 +249,9 @@ def test_libreoffice_computes_the_same_numbers(here):
         "mask --causal | attend --heads 2 --seed 1 --residual | layernorm | ffn --hidden 8 --seed 2 --activation gelu"
     )
     workbook, _ = work(here, line)
-    command = [
-        office,
-        "--headless",
-        f"-env:UserInstallation=file://{here}/profile",
-        "--convert-to",
-        "xlsx:Calc MS Excel 2007 XML",
-    ]
-    subprocess.run([*command, "--outdir", "out", "sheet.xlsx"], cwd=here, check=True, capture_output=True, timeout=120)
-    computed = Workbook(here / "out" / "sheet.xlsx")
+    without_results(here / "sheet.xlsx", here / "empty.xlsx")
+    command = [office, "--headless", f"-env:UserInstallation=file://{here}/profile", "--convert-to", "xlsx"]
+    subprocess.run([*command, "--outdir", "out", "empty.xlsx"], cwd=here, check=True, capture_output=True, timeout=120)
+    computed = Workbook(here / "out" / "empty.xlsx")
     for place in numbers(workbook):
         assert math.isclose(computed.cells[place].value, workbook.cells[place].value, abs_tol=1e-12), place

@@ -117,6 +117,16 @@ def test_the_notebook_of_the_lecture_holds_every_command_and_what_it_prints(lect
     assert len(folders) == len(CHAPTERS)
 
 
+def test_python_on_a_page_is_a_cell_for_each_value_that_it_shows(tmp_path):
+    assert process.run("help", "python", "-o", f"{tmp_path}/python.ipynb").code == 0
+    cells = json.loads((tmp_path / "python.ipynb").read_text(encoding="utf-8"))["cells"]
+    own = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert not any(">>>" in "".join(cell["source"]) for cell in own)
+    (shape,) = [cell for cell in own if "".join(cell["source"]).endswith('record.labels["token"]')]
+    assert "".join(shape["source"]).startswith("import numpy as np, attnkit\n")
+    assert shape["outputs"][0]["data"] == {"text/plain": ["((3, 8), (2, 3, 3), ['The', 'cat', 'sat'])"]}
+
+
 def test_a_page_as_markdown_is_what_a_pipe_gets(tmp_path):
     assert process.run("help", "faults", f"--output={tmp_path}/faults.md").code == 0
     assert (

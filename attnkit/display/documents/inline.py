@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, quoteattr
 
 from attnkit.help import PageBlock, split_page
 
@@ -60,7 +60,7 @@ def inline_html(text: str) -> str:
         else:
             is_address = target.startswith("https://")
             inside = inline_html(label)
-            parts.append(f'<a href="{escape(target, {chr(34): "&quot;"})}">{inside}</a>' if is_address else inside)
+            parts.append(f"<a href={quoteattr(target)}>{inside}</a>" if is_address else inside)
         end = match.end()
     return "".join([*parts, escape(text[end:])])
 

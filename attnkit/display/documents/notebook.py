@@ -3,6 +3,7 @@
 The format is version 4.5 of https://nbformat.readthedocs.io/en/latest/format_description.html
 """
 
+import doctest
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -56,7 +57,10 @@ def page_cells(page: Page) -> Iterator[dict[str, Any]]:
         if text:
             yield markdown_cell(text)
             text = []
-        yield code_cell(*split_console(block.text)) if block.kind == "console" else code_cell(block.text, "")
+        if block.kind == "console":
+            yield code_cell(*split_console(block.text))
+        else:
+            yield from python_cells(block.text)
     if text:
         yield markdown_cell(text)
 
@@ -81,13 +85,38 @@ def split_console(text: str) -> tuple[str, str]:
     return "\n".join(f"!{command}" for command in commands), shown
 
 
+def python_cells(text: str) -> Iterator[dict[str, Any]]:
+    """Yield the cells of a block of Python; each value that it shows ends a cell.
+
+    >>> [("".join(cell["source"]), len(cell["outputs"])) for cell in python_cells(">>> x = 1\\n>>> x\\n1\\n>>> y = 2")]
+    [('x = 1\\nx', 1), ('y = 2', 0)]
+    """
+    source = ""
+    for example in doctest.DocTestParser().get_examples(text + "\n"):
+        source += example.source
+        if example.want:
+            is_printed = example.source.startswith("print(")
+            yield code_cell(source.rstrip("\n"), example.want if is_printed else "", "" if is_printed else example.want)
+            source = ""
+    if source or ">>>" not in text:
+        yield code_cell((source or text).rstrip("\n"), "")
+
+
 def markdown_cell(texts: Sequence[str]) -> dict[str, Any]:
     return {"cell_type": "markdown", "metadata": {}, "source": as_lines("\n\n".join(texts))}
 
 
-def code_cell(source: str, shown: str) -> dict[str, Any]:
-    """A cell of code that has not been run here, with the text that it prints."""
-    outputs = [{"name": "stdout", "output_type": "stream", "text": as_lines(shown)}] if shown else []
+def code_cell(source: str, shown: str, value: str = "") -> dict[str, Any]:
+    """A cell of code that has not been run here, with what it printed elsewhere.
+
+    value  the text of the value of its last line, if that is shown
+    """
+    outputs: list[dict[str, Any]] = []
+    if shown:
+        outputs.append({"name": "stdout", "output_type": "stream", "text": as_lines(shown)})
+    if value:
+        data = {"text/plain": as_lines(value.rstrip("\n"))}
+        outputs.append({"output_type": "execute_result", "execution_count": None, "data": data, "metadata": {}})
     return {
         "cell_type": "code",
         "execution_count": None,
