@@ -704,3 +704,38 @@ def test_one_exercise_is_text_and_no_json():
 def test_an_answer_that_is_not_utf8_is_one_line(answer):
     done = run("exercise", "5.2", "--answer", os.fsdecode(answer))
     assert done.code == 3 and done.err.startswith("attnkit exercise: --answer: ") and done.err.count("\n") == 1
+
+
+# what every slip of every exercise gives, one a line: exercise, slip, numbers; written by write_slips, then read
+SLIPS_FILE = Path(__file__).with_name("exercise_slips.txt")
+
+
+def list_slips():
+    """The exercise, the slip and its numbers, for every slip of every exercise that changes the answer."""
+    for exercise in exercises.read_exercises():
+        problem = exercise_numbers.pose(exercise)
+        right = problem.solve()
+        for slip, outcome in problem.slips():
+            if not marking.is_same(outcome, right):
+                yield exercise.number, slip.name, outcome
+
+
+def write_slips():
+    """Write SLIPS_FILE anew, to be read as a diff."""
+    lines = [
+        "\t".join((number, name, " ".join(f"{one:.6g}" for one in (outcome + 0.0).ravel())))
+        for number, name, outcome in list_slips()
+    ]
+    SLIPS_FILE.write_text("\n".join(lines) + "\n")
+
+
+def test_every_slip_gives_the_numbers_that_were_read():
+    stated = [line.split("\t") for line in SLIPS_FILE.read_text().splitlines()]
+    found = [*list_slips()]
+    assert [(number, name) for number, name, _ in found] == [(number, name) for number, name, _ in stated]
+    wrong = [
+        (number, name)
+        for (number, name, outcome), (*_, numbers) in zip(found, stated, strict=True)
+        if not np.allclose(outcome.ravel(), [*map(float, numbers.split())], rtol=1e-5, atol=1e-6)
+    ]
+    assert wrong == []
