@@ -386,20 +386,34 @@ def select_ids(record: Record, name: str, file: str) -> Record:
 def select_arrays(record: Record, name: str, file: str) -> dict[str, Array]:
     """All tensors of a record as arrays, or those of the module of a name.
 
-    UsageError for the name of a tensor.
+    A part that torch.compile puts before the names of a module may be left out. UsageError for the name of a tensor.
 
     >>> import numpy as np
-    >>> [*select_arrays(Record({"norm1.weight": np.ones(2), "norm2.weight": np.ones(2)}), "norm1", "layer.pt")]
-    ['weight']
+    >>> layer = Record({"norm1.weight": np.ones(2), "_orig_mod.norm2.weight": np.zeros(2)})
+    >>> select_arrays(layer, "norm2", "layer.pt")
+    {'weight': array([0., 0.])}
     """
+    arrays = record.arrays()
     if not name:
-        return record.arrays()
-    within = {
-        one.removeprefix(f"{name}."): array for one, array in record.arrays().items() if one.startswith(f"{name}.")
-    }
-    if not within:
+        return arrays
+    module, plain = without_compiled(f"{name}."), {without_compiled(one): array for one, array in arrays.items()}
+    within = {one.removeprefix(module): array for one, array in plain.items() if one.startswith(module)}
+    if not within and name in record:
         raise UsageError(f"needs the whole file, or a module of it, not only its tensor {name!r}", file)
+    if not within:
+        modules = dict.fromkeys(one.rpartition(".")[0] for one in plain if "." in one)
+        hint = suggest(name, modules) or f" (it has {join_names([*modules], 4) or 'none'})"
+        raise UsageError(f"has no module {name!r}{hint}", file)
     return within
+
+
+def without_compiled(name: str) -> str:
+    """The name of a parameter without the parts that torch.compile adds to it.
+
+    >>> without_compiled("_orig_mod.layers.0._orig_mod.weight")
+    'layers.0.weight'
+    """
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
 def select_array(record: Record, name: str, file: str) -> Array:
@@ -491,10 +505,11 @@ def array_to_record(value: Any, name: str) -> Record:
     """Convert an array, a tensor, a number or a list to a record with x."""
     if isinstance(value, Tensor):
         return check_numbers(Record({"x": value}), name)
-    try:
-        array = numpy_array(value)
-    except ValueError:  # lists of unlike lengths
-        raise UsageError("expected an array of numbers, got lists of unequal lengths", name) from None
+    with name_errors(name):
+        try:
+            array = numpy_array(value)
+        except ValueError:  # lists of unlike lengths
+            raise UsageError("expected an array of numbers, got lists of unequal lengths") from None
     return check_numbers(Record({"x": array}), name)
 
 

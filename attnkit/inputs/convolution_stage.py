@@ -11,7 +11,7 @@ from attnkit import options
 from attnkit.errors import DataError
 from attnkit.formats.memory import check_memory
 from attnkit.inputs.intermediates import clear_labels
-from attnkit.inputs.layers import find_layer, linear_weights
+from attnkit.inputs.layers import find_layer, weight_and_bias
 from attnkit.model.checks import as_text
 from attnkit.model.config import ConvolutionLayer
 from attnkit.model.dtypes import cast, working
@@ -109,7 +109,7 @@ def find_convolution(
         return ConvolutionStage(weights, cut.options, False, cut.activation, residual, cut)
     is_first, groups, size, filters = channels == "first", options.groups, kernel.size, kernel.filters
     if filters is None:
-        return ConvolutionStage(linear_weights(kernel.params, None, None), options, is_first, activation, residual)
+        return ConvolutionStage(weight_and_bias(kernel.params or {}, "conv"), options, is_first, activation, residual)
     if x.ndim <= len(size):
         raise DataError(f"x of rank {x.ndim}: expected {len(size) + 1} axes or more, {len(size)} and channels")
     width = x.shape[-1 - len(size) if is_first else -1]

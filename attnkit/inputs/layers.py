@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import typer
@@ -106,11 +106,18 @@ def linear_weights(
     if checkpoint is not None:
         weights: Mapping[str, Array] = checkpoint.params[find_layer(checkpoint, layer, "linear")]
         return weights
-    tensors = params or {}
+    return weight_and_bias(params or {}, "linear")
+
+
+def weight_and_bias(tensors: Mapping[str, Array], tool: Literal["linear", "conv"]) -> Mapping[str, Array]:
+    """Read w and optionally b of a file, also by PyTorch's names.
+
+    DataError for other tensors.
+    """
     if "w" not in tensors:
         from attnkit.inputs.torch_parameters import read_torch_parameters
 
-        tensors = read_torch_parameters(tensors, "linear")
+        tensors = read_torch_parameters(tensors, tool)
     if "w" not in tensors:
         hint = "; numpy.savez('params.npz', w=w) names it" if [*tensors] == ["x"] else ""
         raise DataError(f"no w (it has {join_names([*tensors])}){hint}", "--params")

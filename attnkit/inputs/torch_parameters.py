@@ -21,12 +21,14 @@ COUNTS = ("num_batches_tracked",)  # change nothing
 class TorchLayout(NamedTuple):
     """A module of PyTorch, the names of its parameters, and those that they have here.
 
-    needs  the own names without which a file does not have it; weights of linear layers are (out, in) there
+    needs       the own names without which a file does not have it
+    transposed  whether weights are (out, in) there, and (in, out) here, as those of linear layers
     """
 
     module: str
     needs: tuple[str, ...]
     names: Mapping[str, str]
+    transposed: bool = True
 
 
 def _linear(**layers: str) -> dict[str, str]:
@@ -60,6 +62,7 @@ LAYOUTS: dict[str, tuple[TorchLayout, ...]] = {
         TorchLayout("nn.Sequential", ("w1", "w2"), _linear(w1="0", w2="2")),
     ),
     "linear": (TorchLayout("nn.Linear", ("w",), {"weight": "w", "bias": "b"}),),
+    "conv": (TorchLayout("nn.Conv1d", ("w",), {"weight": "w", "bias": "b"}, transposed=False),),
     "layernorm": (
         TorchLayout(
             "nn.LayerNorm",
@@ -117,5 +120,5 @@ def _convert(module: Mapping[str, Array], layout: TorchLayout) -> dict[str, Arra
             names, parts = FUSED[published], np.split(array, 3)
         for name, part in zip(names, parts, strict=True):
             if name:
-                converted[name] = part.T if name.startswith("w") else part
+                converted[name] = part.T if layout.transposed and name.startswith("w") else part
     return converted

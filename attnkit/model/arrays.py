@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from attnkit.errors import UsageError
 from attnkit.model.dtypes import Array
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -28,15 +29,18 @@ def numpy_array(value: Any) -> Array:
     value  of torch, JAX or MLX, or anything that NumPy converts
 
     No number changes: bfloat16 stays bfloat16, narrower floats become float32, narrower integers int8, and complex
-    numbers two real ones on a last axis. A tensor of torch is detached, and copied from its device.
+    numbers two real ones on a last axis. A tensor of torch is detached, and copied from its device. UsageError for an
+    array without numbers, such as one of torch's device `meta`, or of jax while it traces a function.
 
     >>> numpy_array([1.0, 2.0]), numpy_array(np.array([1 + 2j]))
     (array([1., 2.]), array([[1., 2.]]))
     """
-    if is_torch_tensor(value):
-        array = _from_torch(value)
-    elif type(value).__module__ == "mlx.core" and str(value.dtype).endswith("bfloat16"):
-        array = np.asarray(value.view(import_module("mlx.core").uint16)).view(_bfloat16())
+    if is_foreign(value) or type(value).__module__ == "mlx.core":
+        try:
+            array = _from_library(value)
+        except Exception as error:
+            reason = str(error).partition("\n")[0]
+            raise UsageError(f"no numbers can be read from this {type(value).__name__}: {reason}") from error
     elif isinstance(value, list | tuple) and any(map(is_foreign, value)):
         array = np.stack([numpy_array(one) for one in value])
     else:
@@ -104,6 +108,14 @@ def _holds_foreign(value: Any) -> bool:
     if type(value) is dict:
         return any(map(_holds_foreign, value.values()))
     return is_foreign(value[0] if type(value) in (list, tuple) and value else value)
+
+
+def _from_library(value: Any) -> Array:
+    if is_torch_tensor(value):
+        return _from_torch(value)
+    if type(value).__module__ == "mlx.core" and str(value.dtype).endswith("bfloat16"):
+        return np.asarray(value.view(import_module("mlx.core").uint16)).view(_bfloat16())
+    return np.asarray(value)
 
 
 def _from_torch(tensor: Any) -> Array:

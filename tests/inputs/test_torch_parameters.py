@@ -78,8 +78,32 @@ def test_a_file_of_a_layer_has_each_of_its_modules(tmp_path):
     assert np.array_equal(attnkit.layernorm(X, params=f"{file}:norm1")["x"], attnkit.layernorm(X, params=NORM)["x"])
     with pytest.raises(DataError, match=r"parameters of several modules: norm1, norm2; --params FILE:NAME reads one"):
         attnkit.layernorm(X, params={name: one for name, one in LAYER.items() if name.startswith("norm")})
-    with pytest.raises(UsageError, match="needs the whole file, or a module of it, not only its tensor 'norm3'"):
+    with pytest.raises(UsageError, match=r"layer\.npz: has no module 'norm3'; did you mean norm2"):
         attnkit.layernorm(X, params=f"{file}:norm3")
+
+
+def test_the_names_of_a_compiled_module(tmp_path):
+    """torch.compile puts `_orig_mod` before the names of the module that it wraps, the inner ones of a model too."""
+    compiled = {f"_orig_mod.layers.0._orig_mod.{name}": array for name, array in LAYER.items()}
+    formats.save(Record(compiled), file := str(tmp_path / "layer.npz"))
+    for module in ("layers.0.norm1", "_orig_mod.layers.0.norm1", "_orig_mod.layers.0._orig_mod.norm1"):
+        normalized = attnkit.layernorm(X, params=f"{file}:{module}")["x"]
+        assert np.array_equal(normalized, attnkit.layernorm(X, params=NORM)["x"])
+    with pytest.raises(UsageError, match=r"has no module 'zzz' \(it has layers.0.self_attn, "):
+        attnkit.layernorm(X, params=f"{file}:zzz")
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_the_kernel_of_a_convolution_of_torch_is_not_transposed(groups):
+    """A kernel with as many filters, channels and places tells no layout by its shape."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    layer = torch.nn.Conv1d(4, 4, 4 // groups, groups=groups)
+    x = torch.from_numpy(X.astype(np.float32)).mT.repeat(1, 1, 2)
+    params = layer.state_dict()
+    for given in (params, {"w": params["weight"], "b": params["bias"]}):
+        convolved = attnkit.conv(x, channels="first", groups=groups, params=given)["x"]
+        assert np.allclose(convolved, layer(x).detach(), rtol=0, atol=1e-6)
 
 
 def test_running_statistics_of_a_batch_norm():

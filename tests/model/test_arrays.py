@@ -95,3 +95,18 @@ def test_no_array_of_numpy_and_no_number_is_foreign():
 def test_an_array_of_texts_is_refused_by_name():
     with pytest.raises(UsageError, match="x: expected an array of numbers, got dtype"):
         attnkit.attend(Wrapped(np.array(["a"])))
+
+
+def test_a_tensor_without_numbers_is_refused_by_name():
+    torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
+    empty, problem = torch.ones(2, 2, device="meta"), "no numbers can be read from this Tensor: Cannot copy"
+    with pytest.raises(UsageError, match=f"^x: {problem}"):
+        attnkit.attend(empty)
+    with pytest.raises(UsageError, match=f"^w: {problem}"):
+        attnkit.linear(X, params={"w": empty})
+    with pytest.raises(UsageError, match=f"^{problem}"):
+        Record({"x": empty})
+    with pytest.raises(UsageError, match=f"^{problem}"):
+        model.softmax(empty)
+    with pytest.raises(UsageError, match=r"^x: no numbers can be read from this PRNGKeyArray: JAX array with PRNGKey"):
+        attnkit.attend(jax.random.key(0))
