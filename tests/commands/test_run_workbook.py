@@ -23,6 +23,8 @@ FILES = {
     "table.json": [[1, 0, 1, 1], [2, 1, 1, 0], [0.5, 0, 0, 1]],
     "mask.json": [[True, False, True], [False, False, False], [True, True, True]],
     "lengths.json": [2, 3],
+    "short.json": [[True, False], [True, True], [False, True]],
+    "added.json": [[0, -1], [0.5, 0], [2, 0]],
 }
 
 
@@ -78,6 +80,10 @@ LIVE = [
     "attend --heads 2 --emit scores",
     "attend --bias weights.json --lengths lengths.json",
     "attend --mask mask.json",
+    "attend --mask short.json",
+    "attend --mask added.json --heads 2",
+    "softmax --mask short.json",
+    "softmax --mask added.json",
     "attend --weights-from weights.json --heads 2",
     "attend --memory memory.json --seed 2",
     "mask --causal | attend --heads 2",

@@ -22,7 +22,7 @@ from attnkit.interpret.stage_nodes.stage_graph import StageGraph, add_up, new_gr
 from attnkit.interpret.stage_nodes.texts import embed_nodes, posenc_nodes
 from attnkit.model import Array
 from attnkit.model.dtypes import is_float
-from attnkit.model.formulas.dense_attention import allowed_cells
+from attnkit.model.formulas.dense_attention import allowed_cells, pad_mask
 from attnkit.model.graph.nodes import Kind, Scope
 from attnkit.model.intermediates import STEPS
 from attnkit.records import Record
@@ -117,6 +117,7 @@ def read_mask_sites(
         if operand is None:
             continue
         array = np.asarray(broadcast_over_heads(operand, prepared.inputs.batch, heads))
+        array = pad_mask(array, size[1]) if name == "mask" else array
         is_own = name in call.before and call.before[name].shape == operand["x"].shape
         where = {"flag": name} if call.values[name] is not None else {"name": name if is_own else ""}
         sites[graph.read(name, array, **where)] = is_float(array.dtype)
@@ -138,7 +139,7 @@ def softmax_step_nodes(call: StageCall) -> StageGraph:
     last = graph.add("scaled", "scale", read_x(graph, call.before), factor=1 / temperature)
     if computed.cells is not None:
         where = {"flag": "mask"} if call.values["mask"] is not None else {"name": "mask"}
-        mask = graph.read("mask", computed.cells, **where)
+        mask = graph.read("mask", pad_mask(computed.cells, call.before["x"].shape[-1]), **where)
         last = graph.add("masked", "blocked", last, mask, adds=(is_float(computed.cells.dtype),))
     axis = computed.axis - call.before["x"].ndim
     graph.results = {name: name for name in ("scaled", "masked") if name in graph.nodes}

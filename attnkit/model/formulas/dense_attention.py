@@ -268,19 +268,27 @@ def mask_scores(scores: Array, mask: Array | None, bias: Array | None = None, al
     if bias is not None:
         scores = scores + fit(cast(bias, scores.dtype), scores.shape, "bias", target)
     if mask is not None:
-        added = cast(mask, scores.dtype) if is_float(mask.dtype) else None
-        unblocked = masks.to_boolean(mask) if added is None else ~np.isneginf(added)
-        unblocked = fit(_pad_mask(unblocked, scores.shape[-1]), scores.shape, "mask", target, mask)
+        padded = pad_mask(mask, scores.shape[-1])
+        added = cast(padded, scores.dtype) if is_float(mask.dtype) else None
+        unblocked = masks.to_boolean(padded) if added is None else ~np.isneginf(added)
+        unblocked = fit(unblocked, scores.shape, "mask", target, mask)
         allowed = unblocked if allowed is None else unblocked & allowed
-        scores = scores if added is None else scores + _pad_mask(added, scores.shape[-1])
+        scores = scores if added is None else scores + added
     return scores if allowed is None else masks.mask_block(scores, allowed)
 
 
-def _pad_mask(mask: Array, keys: int) -> Array:
-    """Extend a mask shorter than the keys with zeros; one of length 1 broadcasts."""
+def pad_mask(mask: Array, keys: int) -> Array:
+    """Block the keys behind those of a shorter mask; one of length 1 broadcasts.
+
+    mask (..., S') -> (..., S)
+
+    >>> pad_mask(np.array([True, True]), 3), pad_mask(np.zeros(2), 3)
+    (array([ True,  True, False]), array([  0.,   0., -inf]))
+    """
     if mask.ndim == 0 or mask.shape[-1] == 1 or mask.shape[-1] >= keys:
         return mask
-    rest = np.zeros((*mask.shape[:-1], keys - mask.shape[-1]), mask.dtype)
+    blocked = -np.inf if is_float(mask.dtype) else 0
+    rest = np.full((*mask.shape[:-1], keys - mask.shape[-1]), blocked, mask.dtype)
     return np.concatenate([mask, rest], axis=-1)
 
 
