@@ -41,7 +41,8 @@ def find_pages(name: str) -> list[Page]:
         return [Page(name, pages.read_page(name))]
     if name not in TOOLS and (chapter := pages.find_chapter(name.removeprefix("lecture "))):
         return [chapter_page(chapter)]
-    raise UsageError(f"{name!r} is no page (expected lecture, a chapter or a topic; attnkit help lists them)", "-o")
+    stated = f"{name!r} is no page" if name else "no page is named"
+    raise UsageError(f"{stated} (expected lecture, a chapter or a topic; attnkit help lists them)", "-o")
 
 
 def chapter_page(chapter: pages.Chapter) -> Page:

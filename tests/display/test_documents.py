@@ -152,7 +152,7 @@ def test_every_page_is_a_document(topic, tmp_path):
         ("lecture -o page", 2, "page: no page has the suffix '' (expected .html, .ipynb or .md)"),
         ("lecture -o", 2, "-o: expected FILE.html, FILE.ipynb or FILE.md"),
         ("attend -o page.html", 2, f"-o: 'attend' is no page {EXPECTED}"),
-        ("-o page.html", 2, f"-o: '' is no page {EXPECTED}"),
+        ("-o page.html", 2, f"-o: no page is named {EXPECTED}"),
         ("faults -o none/page.html", 4, "cannot write none/page.html: No such file or directory"),
         ("faults -o folder.html", 4, "cannot write folder.html: Is a directory"),
     ],
