@@ -33,6 +33,7 @@ TRANSLATORS = ("t5", "t5-gated", "mt5", "marian", "marian-half", "marian-native"
 TOWERS = tuple(f"{name}:{tower}" for name, one in drawn_models("vision").items() if "logit_scale" in one["shapes"]
                for tower in ("text", "vision"))  # fmt: skip
 RECURRENT = tuple(dict.fromkeys(key.partition("/")[0] for key in arrays("recurrent_models")))
+COPIES = ("gguf/", "ties/", "trained/", "untied/", "inputs/", "pytorch/")  # models of the same kinds from other files
 OTHERS = {  # name -> folder
     **{name: DATA / name for name in ("fr-en", "shapes", "story")},
     **{f"inputs/{name}": ROOT / "tests" / "transcripts" / "inputs" / name

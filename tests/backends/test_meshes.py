@@ -13,6 +13,7 @@ import attnkit
 from attnkit import model
 from attnkit.backends.jax.engine import JaxEngine
 from attnkit.backends.jax.inputs import bucket
+from attnkit.backends.jax.mesh import WIDENED, put
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import UsageError
@@ -77,6 +78,15 @@ def test_weights_in_16_bits_are_not_widened_as_a_whole(tmp_path):
     finally:
         tracemalloc.stop()
     assert not checkpoint.params._tensors and peak < 4 * checkpoint.parameter_count + 5e6
+
+
+@pytest.mark.parametrize("count", [8, WIDENED // 2])
+def test_weights_in_16_bits_are_the_same_numbers_in_32(count):
+    """Those that NumPy widens, and large ones that the device widens."""
+    array = np.arange(count).astype(np.uint16).view(np.float16)  # all numbers of 16 bits
+    placed = put(array, "float32", None, jax.sharding.PartitionSpec())
+    assert placed.dtype == np.float32
+    np.testing.assert_array_equal(placed, array.astype(np.float32))
 
 
 @pytest.mark.parametrize(

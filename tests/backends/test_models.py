@@ -1,6 +1,7 @@
 """Every kind of model by JAX is what it is by NumPy: states, logits, intermediates, tokens, caches and streams.
 
-A kind of layer is computed once: models have their layers up to the first of each kind (`shallow`).
+A kind of layer is computed once: models have their layers up to the first of each kind (`shallow`), and those are
+computed that have a trait which others do not have (`telling_models`).
 """
 
 import itertools
@@ -21,18 +22,10 @@ from attnkit.model.formulas.activations import ACTIVATIONS
 from attnkit.model.passes.model_graph import is_traced
 from tests import registry
 from tests.drawing import assert_near
-from tests.registry import REGISTRY, make_batch, shallow
+from tests.registry import COPIES, REGISTRY, make_batch, shallow
+from tests.traits import telling_models
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*which the configuration ties it to")
-DECODERS = ("gpt2", "gpt2-scaled", "openai-gpt", "llama-dynamic", "mistral", "gemma2", "gemma3", "olmo",
-            "granite", "cohere2", "stablelm-parallel", "gpt_neo", "gptj", "falcon-40b", "falcon-rw",
-            "bloom", "opt-350m", "gpt_oss", "qwen2_moe", "deepseek_v3", "deepseek_v2-greedy")  # fmt: skip
-ENCODERS = ("albert-groups", "bert-mlm", "bert-sequence", "bert-token", "deberta-v2", "deberta-v3", "electra",
-            "modernbert", "mpnet", "vit", "dinov3", "siglip-classifier")  # fmt: skip
-PAIRS = ("t5", "marian", "transformer-prenorm", "bart", "bart-labels", "m2m_100-padding")
-SOUNDS = ("whisper", "waves/group", "waves/layer", "waves/short")
-RECURRENT = tuple(f"recurrent/{name}" for name in ("bahdanau", "luong", "luong-additive", "general-before", "unlike",
-                                                   "sutskever", "lstm"))  # fmt: skip
 WHOLE = ("albert-groups", "t5")  # two layers of one kind, with parameters of their own group, or a bias of all
 HIDDEN = (".lse", ".present_key", ".present_value")  # what NumPy shows besides
 LIMITS = {"float32": 1e-5, "float64": 1e-9}
@@ -110,8 +103,10 @@ def check(name, dtype, one=None):
         assert_close(mine, array, dtype, real)
 
 
-@pytest.mark.parametrize("name", [*DECODERS, *ENCODERS, *PAIRS, *SOUNDS, *RECURRENT, "lstm-classifier"])
+@pytest.mark.parametrize("name", [name for name in REGISTRY if not name.startswith(COPIES)])
 def test_a_padded_batch_of_every_kind_of_model_in_float64(name):
+    if name not in (*telling_models(), *WHOLE):
+        pytest.skip("has no trait that the models computed here do not have")
     check(name, "float64")
 
 

@@ -9,24 +9,29 @@ import pytest
 import attnkit
 from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
-from attnkit.cli import pipeline
+from attnkit.cli import operands, pipeline
 from attnkit.inputs import layers
 from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.records import Record, Tensor
 from tests import process
 from tests.places import MODELS
-from tests.registry import REGISTRY, load_core, make_batch, place_of
+from tests.registry import COPIES, REGISTRY, load_core, make_batch, place_of
 
 NAMES = ("bert-mlm", "gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama-dynamic", "mistral", "qwen2", "t5",
          "t5-gated", "marian", "vit", "transformer", "transformer-prenorm", "roberta", "distilbert", "albert-groups",
          "electra", "mpnet", "modernbert", "deberta-v3", "deberta-v2")  # fmt: skip
-COPIES = ("gguf/", "ties/", "trained/", "untied/", "inputs/", "pytorch/")  # models of the same kinds from other files
 SIDES = [(name, ("right", "left")[at % 2]) for at, name in enumerate(NAMES) if name != "vit"]  # of the padding
 
 
 @cache
 def checkpoint(name):
     return open_checkpoint(str(MODELS / name))
+
+
+@pytest.fixture(autouse=True)
+def open_each_model_once(monkeypatch):
+    """All stages of a pipeline read one checkpoint, which takes a third of the time of one for each."""
+    monkeypatch.setattr(operands, "load_model", cache(operands.load_model))
 
 
 def ran(text):

@@ -18,10 +18,9 @@ from attnkit.model.graph.nodes import Inputs, Node
 from attnkit.model.passes.model_gradients import StackInputs, model_backward, run_model
 from attnkit.model.passes.model_graph import model_graph
 from tests.model.test_graph import NO_GRAPH, as_inputs, assert_same, wide
-from tests.registry import REGISTRY, kind_of, load_core, make_batch
+from tests.registry import COPIES, REGISTRY, kind_of, load_core, make_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*which the configuration ties it to")
-COPIES = ("gguf/", "ties/", "trained/", "untied/", "inputs/", "pytorch/")  # models of the same kinds from other files
 
 
 def load(name, *lengths):

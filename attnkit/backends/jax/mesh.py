@@ -21,6 +21,7 @@ COLUMNS = ("wq", "wk", "wv", "w1", "w3")  # weights (in, out) of which each devi
 ROWS = ("wo", "w2")  # of which each has some rows, whose products are added up
 TOKENS = {"x": 1, "types": -1, "positions": -1}  # input -> its axis of tokens
 TOKENS |= dict.fromkeys(("sinusoids", "memory", "rotary", "local_rotary", "grid_rotary"), -2)
+WIDENED = 1 << 20  # bytes of an array that a device widens; a smaller one takes less time than its program
 
 
 def parse_mesh(text: str) -> dict[str, int]:
@@ -186,7 +187,7 @@ def put(array: Array, dtype: Any, mesh: Mesh | None, spec: PartitionSpec) -> Jax
 
     Every process reads only the parts that it holds.
     """
-    if mesh is None and array.dtype.itemsize < np.dtype(dtype).itemsize:
+    if mesh is None and array.nbytes >= WIDENED and array.dtype.itemsize < np.dtype(dtype).itemsize:
         return jnp.array(array, dtype)  # which the device widens, by a program of its own for each shape
     if mesh is None:
         return jax.device_put(np.array(array, dtype, order="C"))
