@@ -35,7 +35,7 @@ FOLDERS += [INPUTS / name for name in ("nllb", "clip", "whisper", "wav2vec2")]
 SOUND = str(INPUTS / "tone.wav")
 NATIVE, OPTIONS = "model.npz", "special:model.yml"
 
-SAMPLE = 200  # cases of the suite
+SAMPLE = 100  # cases of the suite
 SLOW, SECONDS, BYTES = 2.0, 60.0, 1 << 30  # what a case of the sweep may take, any before it is stopped, and of memory
 SIBLINGS = 6  # members of a large list or object that are tried: the first, the last, and some between
 

@@ -17,9 +17,9 @@ from tests.commands.test_train import SMALL, TEXT, TINY, files_of, run, start
 
 PAIRS = "".join(f"{a} {b}\t{b} {a}\n" for a in ("un", "le", "la") for b in ("chat", "chien", "oiseau", "livre"))
 RECIPES = {  # tests/training/test_trainer.py stops those of the other optimizers and families
-    "adamw with dropout": "--steps 60 --every 1 --dropout 0.2 --schedule cosine --warmup 9",
+    "adamw with dropout": "--steps 30 --every 1 --dropout 0.2 --schedule cosine --warmup 9",
     "patience": "--patience 3 --every 4 --lr 0.05 --steps 2000",
-    "pairs": "--steps 60 --every 3 --family marian --valid 10% --schedule inverse_sqrt --smoothing 0.1 --dropout 0.1",
+    "pairs": "--steps 30 --every 3 --family marian --valid 10% --schedule inverse_sqrt --smoothing 0.1 --dropout 0.1",
 }
 
 
