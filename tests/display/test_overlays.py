@@ -89,9 +89,7 @@ def test_the_description_says_what_was_chosen():
     assert section(np.zeros((0, 2, 2))).description == "(head 0, row 2, column 2) float64, empty"
 
 
-@pytest.mark.parametrize(
-    ("shape", "count"), [((1, 1), 1), ((1, 3000), 1), ((3000, 1), 1), ((2000, 1500), 100)]
-)
+@pytest.mark.parametrize(("shape", "count"), [((1, 1), 1), ((1, 3000), 1), ((3000, 1), 1), ((2000, 1500), 100)])
 def test_any_picture_is_drawn_and_a_figure_stays_small(shape, count):
     noise = np.random.default_rng(0).integers(0, 256, (*shape, 3)).astype(np.uint8)
     one = section(np.random.default_rng(1).random((count, 3, 2)), picture=noise)
