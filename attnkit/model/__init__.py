@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from attnkit.model.whole_models import *
 
 for _name, _value in [*globals().items()]:
-    if isfunction(_value) and _value is not takes_foreign_arrays:
+    if isfunction(_value) and _value not in (takes_foreign_arrays, no_hook):  # which a pass compares a hook with
         globals()[_name] = takes_foreign_arrays(_value)
 del _name, _value
 

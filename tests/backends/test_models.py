@@ -150,6 +150,11 @@ def test_a_hook_that_reads_nothing_leaves_the_pass_compiled(name, monkeypatch):
     [*compute(both(name)[1], inputs(name), "float64", lambda where: None)]
 
 
+def test_a_recurrent_model_without_a_hook_is_compiled(monkeypatch):
+    monkeypatch.setattr(JaxEngine, "_run_seen", None)
+    [*compute(both("lstm")[1], inputs("lstm"), "float64")]
+
+
 @pytest.mark.parametrize("name", ["deberta-v2", "gpt_oss"])
 def test_traces_have_the_same_names_shapes_and_numbers(name):
     found = []
