@@ -12,11 +12,14 @@ REFERENCES = Path(__file__).parent / "references"
 RAMP = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 500.0}
 # variants of drawn models: the model, and keys of its config.json
 VARIANTS = {
+    "deepseek_v3-both": ("deepseek_v3", {"is_causal": False}),
+    "gpt_oss-both": ("gpt_oss", {"is_causal": False}),
     "granite-large": ("granite", {"embedding_multiplier": 3000.0}),
     "phi3-partial": (
         "phi3-long",
         {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75}},
     ),
+    "qwen3-both": ("qwen3-window", {"is_causal": False}),
     "qwen3-factor": ("qwen3", {"rope_parameters": RAMP | {"attention_factor": 1.3}}),
     "qwen3-ramp": ("qwen3", {"rope_parameters": RAMP | {"truncate": False}}),
     "qwen3-yarn": ("qwen3", {"rope_parameters": RAMP}),

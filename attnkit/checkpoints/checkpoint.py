@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from attnkit import formats
+from attnkit.checkpoints.bidirectional import name_encoder, read_direction
 from attnkit.checkpoints.config_reader import END_KEYS, LARGEST, TOKEN_KEYS, ConfigReader, keys_of, read_json_object
 from attnkit.checkpoints.harmless_keys import note_unread, refuse_unread
 from attnkit.checkpoints.mxfp4 import join_packed
@@ -566,6 +567,8 @@ class Family(Protocol):
     TOKENIZER          the class of its tokenizer in transformers, for folders that do not state it
     GGUF               the fields of its Architecture in GGUF files, all but the first
     SMALLEST           values of config.json, beside sizes, that its smallest model needs
+    IS_CAUSAL          what comes of `is_causal: false` in transformers, if it is no attention in both directions:
+                       ignored, or unclear where its kinds of attention disagree
     FORMS              changes of config.json after which tensors or modules have other names
 
     of its modules in transformers, as the debugger reads their outputs:
@@ -813,12 +816,18 @@ def read_family(family: Family, reader: ConfigReader, weights: Weights, strict: 
 
     DataError, if strict, names a key that is not read and asks for a computation.
     """
-    config, layers = family.read_config(reader, weights), family.map_layers(reader)
+    config = read_direction(reader, family.read_config(reader, weights), fact_of(family, "IS_CAUSAL", ""))
+    layers = map_layers(family, reader, config)
     if config.experts and config.experts.chosen > config.experts.count:
         raise reader.error(f"num_experts_per_tok {config.experts.chosen} of {config.experts.count} experts")
     if strict:
         refuse_unread(reader, config.family)
     return config, layers
+
+
+def map_layers(family: Family, reader: ConfigReader, config: Config) -> Layers:
+    """Where the parameters of each layer of a model are stored."""
+    return name_encoder(config, family.map_layers(reader))
 
 
 def _check_positions(reader: ConfigReader, config: Config) -> None:

@@ -11,6 +11,7 @@ from attnkit.checkpoints.weights import Layers, Weights, embedding_table, map_li
 from attnkit.model.config import Config, PositionConfig
 from attnkit.model.formulas.activations import PUBLISHED
 
+IS_CAUSAL = "unclear"  # read in eager attention, not in sdpa
 PREFIXES = ("text_model.",)
 FIELDS = USUAL | {"vector width": "projection_dim hidden_size"}
 DEFAULTS = {  # what files may leave out

@@ -24,6 +24,7 @@ Fields = Mapping[str, str]  # a fact of a model -> the keys of config.json that 
 # the usual keys; a family states its own where they differ, those of one stack as "encoder layers"
 FIELDS: dict[str, str] = {
     "family": "model_type",
+    "stacks": "is_causal",
     "layers": "num_hidden_layers",
     "width": "hidden_size",
     "heads": "num_attention_heads",

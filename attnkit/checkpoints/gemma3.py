@@ -1,12 +1,14 @@
 """Gemma 3 with images, as published: its text model, which reads text alone."""
 
 from attnkit.checkpoints import gemma3_text
+from attnkit.checkpoints.bidirectional import read_direction
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
 
 PREFIXES = ("language_model.model.", "model.language_model.")
 VARIANT_OF = gemma3_text
+IS_CAUSAL = "ignored"  # but that of its text model
 HAS_OWN_MODULES = False  # but those of its text model
 TIED = "tie_word_embeddings"
 TEXT = {  # what files leave out
@@ -19,7 +21,8 @@ IMAGES = ("vision_config", "boi_token_index", "eoi_token_index", "image_token_in
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    return gemma3_text.read_config(_text(raw), stored)
+    text = _text(raw)
+    return read_direction(text, gemma3_text.read_config(text, stored))
 
 
 def map_layers(raw: ConfigReader) -> Layers:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from attnkit.checkpoints import gemma, gemma2, llama
+from attnkit.checkpoints.bidirectional import KEY, as_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
@@ -34,22 +35,22 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         else llama.read_rope(raw, {}, size, older),
     )
     config = replace(config, positions=positions)
-    return as_encoder(raw, config) if is_encoder else config
+    return _as_embedder(raw, config) if is_encoder else config
 
 
-def as_encoder(raw: ConfigReader, config: Config) -> Config:
-    """The model as an encoder, whose windows extend to both sides of a token."""
+def _as_embedder(raw: ConfigReader, config: Config) -> Config:
+    """The model as an encoder, whose windows extend to both sides of a token.
+
+    With `is_causal: false` besides they have the key at the full distance as well.
+    """
     stack = config.stack("decoder")
-    windows = tuple(-1 if one < 0 else (one + 1) // 2 for one in stack.windows)
-    encoder = replace(stack, causal=False, windows=windows)
-    return replace(config, encoder=encoder, decoder=None, head=False)
+    beyond = KEY in raw.values.plain and not raw.get_bool(KEY, True)
+    windows = [-1 if one < 0 else (one + 1) // 2 + beyond for one in stack.windows]
+    return replace(as_encoder(config, windows), head=False)
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    layers = gemma.map_gemma(raw, gemma2.NORMS, qk_norm=True)
-    if raw.get_bool("use_bidirectional_attention", False):
-        return {name.replace("decoder.", "encoder."): specs for name, specs in layers.items()}
-    return layers
+    return gemma.map_gemma(raw, gemma2.NORMS, qk_norm=True)
 
 
 GGUF = gemma2.GGUF | {

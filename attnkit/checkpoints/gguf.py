@@ -33,7 +33,7 @@ ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 HARMLESS = (
     "context_length", "feed_forward_length", "rope.dimension_count", "rope.scaling.finetuned",
-    "tensor_data_layout", "attention.causal", "attention.max_alibi_bias", "pooling_type",
+    "tensor_data_layout", "attention.max_alibi_bias", "pooling_type",
 )  # fmt: skip
 
 MOST_EXPERTS = 1 << 12
@@ -48,7 +48,7 @@ KINDS: dict[str, ValueType[Any]] = {  # of keys after the name of the architectu
         ),
         NUMBER,
     ),
-    **dict.fromkeys(("use_parallel_residual", "expert_weights_norm"), FLAG),
+    **dict.fromkeys(("use_parallel_residual", "expert_weights_norm", "attention.causal"), FLAG),
     "attention.sliding_window_pattern": FLAGS,
     "rope.scaling.type": TEXT,
     "expert_count": ValueType(
@@ -300,6 +300,18 @@ def infer_biases(file: ModelFile) -> Values:
     }
 
 
+def infer_direction(file: ModelFile) -> Values:
+    """Attention in both directions, if the file asks for it.
+
+    DataError with windows, which llama.cpp then applies to the keys before a query alone.
+    """
+    if file.get("attention.causal") is not False:
+        return {}
+    if file.get_int("attention.sliding_window"):
+        raise DataError("attention.causal false is not supported with a sliding window", file.name)
+    return {"is_causal": False}
+
+
 def infer_whole_rotation(file: ModelFile) -> Values:
     """Raise DataError if a part of each head is rotated, and the family rotates all."""
     if (count := file.get_int("rope.dimension_count", file.head_dim())) != file.head_dim():
@@ -369,7 +381,7 @@ def infer_values(file: ModelFile, architecture: Architecture, keys: Mapping[str,
             values[key] = value
     if values.get("sliding_window") == 0:  # as converters write null
         values["sliding_window"] = None
-    values |= architecture.infer_values(file)
+    values |= architecture.infer_values(file) | infer_direction(file)
     values |= {key: id for key, name in TOKENS.items() if (id := read_id(file.metadata, name)) is not None}
     ends = [id for name in ENDS if (id := read_id(file.metadata, name)) is not None]
     if ends:

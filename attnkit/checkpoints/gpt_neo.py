@@ -13,6 +13,7 @@ FIELDS = USUAL | {
     "layers": "num_layers", "heads": "num_heads", "norm eps": "layer_norm_epsilon", "activation": "activation_function",
     "windows": "window_size",
 }  # fmt: skip
+IS_CAUSAL = "ignored"  # each layer has a mask of its own
 KINDS = ("global", "local")
 LAYER, WORDS = "h.{n}", "wte.weight"
 

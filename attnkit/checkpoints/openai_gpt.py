@@ -7,6 +7,7 @@ from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
 WRITES_PREFIX = False
+IS_CAUSAL = "ignored"  # each layer has a mask of its own
 WORDS = "tokens_embed.weight"
 FIELDS = gpt2.FIELDS | {"hidden width": "", "activation": "afn"}
 TOKENIZER = "OpenAIGPTTokenizer"

@@ -8,6 +8,7 @@ from attnkit.checkpoints.weights import Layers, TensorSpec, Weights
 from attnkit.model.config import Config
 
 VARIANT_OF = llama
+IS_CAUSAL = "unclear"  # read in eager attention, not in sdpa
 FIELDS = llama.FIELDS | {
     "norm eps": "layer_norm_eps", "biases": "use_qkv_bias", "sub-layers": "use_parallel_residual",
     "query-key norm": "qk_layernorm", "rotated features": "partial_rotary_factor",

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit import model
-from attnkit.checkpoints.checkpoint import CONFIG, Family, fact_of, find_family, import_family
+from attnkit.checkpoints.checkpoint import CONFIG, Family, fact_of, find_family, import_family, map_layers
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import TensorSpec, expand_layers
 from attnkit.model.dtypes import Array
@@ -107,7 +107,7 @@ def find_modules(config: model.Config, specs: Specs, raw: Mapping[str, object]) 
         return _Finder(config, specs).find([])
     reader = ConfigReader({**raw, **UNTIED}, CONFIG)  # the head under the names of one with a table of its own
     family = import_family(reader)
-    untied = expand_layers(config, family.map_layers(reader))
+    untied = expand_layers(config, map_layers(family, reader, config))
     own = {"head": untied["head"]} if "head" in specs else {}
     return _Finder(config, {**specs, **own}).find([prefix.removesuffix(".") for prefix in fact_of(family, "PREFIXES")])
 

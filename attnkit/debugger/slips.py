@@ -911,6 +911,11 @@ def _slip_window(graph: Graph, node: Node) -> Iterator[Change]:
         if rules.causal:
             none = rules._replace(window=(-1, -1), causal=False)
             yield "the causal mask and the window are missing", node.change(rules=none)
+            both = rules._replace(window=(left + 1, left + 1), causal=False)  # as is_causal false in config.json
+            yield f"the window is {left + 1} keys on both sides of a query", node.change(rules=both)
+        elif right > 0:
+            one_way = rules._replace(window=(right - 1, -1), causal=True)
+            yield f"the window is {right - 1} keys before a query, and none after it", node.change(rules=one_way)
         for width, words in other_widths(left, node.shape[-1]).items():
             sides = (width, width if right >= 0 else right)
             words = f"the window is {width} keys before a query instead of {left} ({words})"

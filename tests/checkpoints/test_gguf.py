@@ -189,6 +189,8 @@ FAULTS = {
         {"bloom.attention.head_count_kv": 2},
         "head_count_kv is 2 (expected 6, as bloom.att",
     ),
+    "a window in both directions": ("gpt_oss", {"gpt-oss.attention.causal": False}, "causal false is not supported wi"),
+    "a direction as a number": ("llama", {"llama.attention.causal": 0}, "llama.attention.causal is 0 (expected"),
     "two rotations": (
         "olmo3",
         {"olmo2.rope.freq_base_swa": 9.0},
@@ -243,6 +245,14 @@ def test_older_files_are_read_as_newer_ones(name, tmp_path):
 def test_a_stated_factor_of_a_scaled_rotation_is_read(tmp_path):
     (tmp_path / "m.gguf").write_bytes(convert("olmo3", {"olmo2.rope.scaling.yarn_attn_factor": 1.25}))
     assert open_checkpoint(str(tmp_path / "m.gguf")).config.positions.rope["attention_factor"] == 1.25
+
+
+def test_a_decoder_that_attends_in_both_directions_is_an_encoder(tmp_path):
+    for name, value in (("both", False), ("causal", True)):
+        (tmp_path / f"{name}.gguf").write_bytes(convert("llama", {"llama.attention.causal": value}))
+    both, causal = (open_checkpoint(str(tmp_path / f"{name}.gguf")).config for name in ("both", "causal"))
+    assert (both.stacks, causal.stacks) == (("encoder",), ("decoder",))
+    assert both.encoder == dataclasses.replace(causal.decoder, causal=False)
 
 
 def test_a_tensor_of_a_pair_that_is_missing(tmp_path):
