@@ -44,7 +44,6 @@ HARMLESS = {  # what keys are about -> keys that pass without a note
         "pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type "
         "directionality cls_dropout output_hidden_size return_class_token"
     ),
-    "of causal stacks, which read it": "is_causal",
     "layers that predict further tokens, and how experts are spread": "num_nextn_predict_layers num_mtp_layers ep_size",
     "generation, which has options of its own, and special tokens that no stage adds by their id": (
         "do_sample early_stopping length_penalty max_length min_length max_new_tokens no_repeat_ngram_size num_beams "

@@ -11,6 +11,8 @@ float64. Members begin with the name of the model:
                  eager is absent where the key changes nothing
     batch.ids, batch.mask   (2, 9), the first text padded on the left, the second on the right
     batch.eager  (2, V) logits of the first token of each text
+    changes      (2, 2) of some families with the sizes of SMALL: how far the last states move with `is_causal` true and
+                 null, in eager attention and in sdpa
     greedy       (2, 17 + 8) of qwen3: the texts that transformers writes with a cache and without one, which differ
 """
 
@@ -22,6 +24,7 @@ import numpy as np
 import safetensors.numpy
 import torch
 from drawn_tables import HERE, in_double, load, read_table
+from transformers import AutoConfig, AutoModel
 
 from tests.drawing import write_model
 
@@ -75,8 +78,38 @@ def freeze(name: str, vocab: int) -> dict[str, np.ndarray]:
     return found
 
 
+SIZES = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 20}
+PAIR = {f"{side}_{key}": size for side in ("encoder", "decoder")
+        for key, size in (("layers", 2), ("attention_heads", 2), ("ffn_dim", 12))}  # fmt: skip
+SMALL = {
+    "bert": SIZES, "llama": SIZES, "clip_text_model": SIZES | {"eos_token_id": 19},
+    "vit": SIZES | {"image_size": 8, "patch_size": 4}, "bart": PAIR | {"d_model": 8, "vocab_size": 20},
+    "t5": {"d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 2, "num_heads": 2, "vocab_size": 20},
+}  # fmt: skip
+
+
+def run_small(family: str, attention: str, **changes: object) -> torch.Tensor:
+    """The last states of a small model with random weights."""
+    config = AutoConfig.for_model(family, **SMALL[family], **changes)
+    torch.manual_seed(0)
+    model = AutoModel.from_config(config, attn_implementation=attention).eval()
+    ids, image = torch.tensor([[4, 5, 7, 8, 9, 19]]), torch.randn(1, 3, 8, 8)
+    given = {"pixel_values": image} if model.main_input_name == "pixel_values" else {"input_ids": ids}
+    given |= {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    with torch.no_grad():
+        return model(**given).last_hidden_state
+
+
+def measure_changes(family: str) -> np.ndarray:
+    rows = []
+    for attention in ("eager", "sdpa"):
+        before = run_small(family, attention)
+        rows.append([(run_small(family, attention, is_causal=one) - before).abs().max().item() for one in (True, None)])
+    return np.array(rows)
+
+
 def main() -> None:
-    arrays = {}
+    arrays = {f"{family}/changes": measure_changes(family) for family in SMALL}
     with in_double():
         for name in (*read_table("decoders"), *FOLDERS):
             config = (HERE / "models" / name / "config.json") if name in FOLDERS else None
