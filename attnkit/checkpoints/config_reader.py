@@ -281,14 +281,22 @@ class ConfigReader:
         return self.get_int(width) // self.get_int(heads)
 
     def get_stack(
-        self, fields: Fields, name: str = "", *, hidden: int | None = None, head_dim: int | None = None, **choices: Any
+        self,
+        fields: Fields,
+        name: str = "",
+        *,
+        hidden: int | None = None,
+        head_dim: int | None = None,
+        kv_heads: int | None = None,
+        **choices: Any,
     ) -> StackConfig:
         """The sizes of a stack.
 
-        Without keys, there are as many key and value heads as heads, width/heads wide.
+        Without keys, there are as many key and value heads as heads, width/heads wide; so are there with null.
 
         fields            of the family; name: of the stack, if the stacks have keys of their own
         hidden, head_dim  defaults of these sizes
+        kv_heads          key and value heads of a file without a key for them
         choices           causal, cross and final_norm of StackConfig, and its vocab if no key states it
 
         >>> raw = ConfigReader({"depth": 2, "num_attention_heads": 2, "hidden_size": 6, "vocab_size": 9}, "config.json")
@@ -301,9 +309,10 @@ class ConfigReader:
             self.find_key(fields, size, name) for size in sizes
         )
         heads = self.get_int(head_key)
-        kv_heads = self._get_size(kv_key, heads)
-        if heads % kv_heads:
-            raise self.error(f"{head_key} {heads} is not divisible by {kv_key} {kv_heads}")
+        shared = self._get_size(kv_key, kv_heads if kv_heads and kv_key not in self.values.plain else heads)
+        if heads % shared:
+            default = "" if self.has(kv_key) else " (default)"
+            raise self.error(f"{head_key} {heads} is not divisible by {kv_key} {shared}{default}")
         if head_dim is None and not (head_dim_key and self.has(head_dim_key)):
             head_dim = self.get_head_dim(width_key, head_key)
         if vocab_key and "vocab" not in choices:
@@ -312,7 +321,7 @@ class ConfigReader:
             layers=self.get_int(layer_key),
             heads=heads,
             hidden=self._get_size(hidden_key, hidden),
-            kv_heads=kv_heads,
+            kv_heads=shared,
             head_dim=self._get_size(head_dim_key, head_dim),
             **choices,
         )

@@ -25,14 +25,24 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     return read_gemma(raw, stored, activation=raw.get_choice(key, ACTIVATIONS, "gelu_pytorch_tanh"))
 
 
-def read_gemma(raw: ConfigReader, stored: Weights, *, activation: str, size: int = 8192, **choices: Any) -> Config:
+def read_gemma(
+    raw: ConfigReader, stored: Weights, *, activation: str, size: int = 8192, kv_heads: int = 16, **choices: Any
+) -> Config:
     """The configuration of a Gemma; choices: fields of Config."""
     raw.ignore("hidden_act")  # where hidden_activation is read
     if raw.get_bool("use_bidirectional_attention", False):
         raise raw.error("use_bidirectional_attention is supported for gemma3_text alone")
     scale = sqrt(raw.get_int("hidden_size"))
     return llama.read_config(
-        raw, stored, size=size, head_dim=256, tied=True, activation=activation, embed_scale=scale, **choices
+        raw,
+        stored,
+        size=size,
+        head_dim=256,
+        kv_heads=kv_heads,
+        tied=True,
+        activation=activation,
+        embed_scale=scale,
+        **choices,
     )
 
 

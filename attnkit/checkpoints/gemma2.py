@@ -45,6 +45,7 @@ def read_sandwich(raw: ConfigReader, stored: Weights, size: int, **choices: Any)
         stored,
         activation=raw.get_choice("hidden_activation", PUBLISHED, "gelu_pytorch_tanh"),
         size=size,
+        kv_heads=4,
         norm_output=True,
         scale=raw.get_float("query_pre_attn_scalar", 256) ** -0.5,
         **choices,

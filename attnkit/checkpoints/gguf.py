@@ -89,6 +89,7 @@ METADATA = {  # fact of a model -> the key that states it, after the name of the
     "expert factor": "expert_weights_scale",
     "first token": "decoder_start_token_id",
 }
+SHARED = "key/value heads"
 AGAIN = {  # keys that no family reads, and what they have to be equal to
     "attention.value_length": "attention.key_length",
     "attention.head_count_kv": "attention.head_count",
@@ -377,7 +378,10 @@ def infer_values(file: ModelFile, architecture: Architecture, keys: Mapping[str,
         outputs = ", ".join(map(str, sorted(routers))) or "none"
         raise DataError(f"expert_count is {count}, and the outputs of the routers are {outputs}")
     for key, name in keys.items():
-        if (value := file.get(name)) is not None:
+        value = file.get(name)
+        if value is None and name == METADATA[SHARED] and SHARED in architecture.keys:  # to llama.cpp as many as heads
+            value = file.get(METADATA["heads"])
+        if value is not None:
             values[key] = value
     if values.get("sliding_window") == 0:  # as converters write null
         values["sliding_window"] = None

@@ -53,6 +53,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         theta=150000.0,
         size=131072,
         head_dim=64,
+        kv_heads=8,
         eps=raw.get_float("rms_norm_eps", 1e-5),
         activation="quick-gelu",
         ffn_limit=raw.get_float("swiglu_limit", 7.0),

@@ -11,7 +11,7 @@ WINDOW = 4096  # where the key is absent
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    config = llama.read_config(raw, stored, size=131072)
+    config = llama.read_config(raw, stored, size=131072, kv_heads=8)
     return llama.limit_window(config, [llama.read_window(raw, WINDOW)] * config.stack("decoder").layers)
 
 

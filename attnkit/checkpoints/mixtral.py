@@ -26,6 +26,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         stored,
         theta=1e6,
         size=131072,
+        kv_heads=8,
         eps=raw.get_float("rms_norm_eps", 1e-5),
         experts=ExpertConfig(
             count=raw.get_int("num_local_experts", 8, most=MOST_EXPERTS),

@@ -12,7 +12,7 @@ TOKENIZER = "Qwen2Tokenizer"
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    return limit_last_layers(raw, llama.read_config(raw, stored, size=32768))
+    return limit_last_layers(raw, llama.read_config(raw, stored, size=32768, kv_heads=32))
 
 
 def limit_last_layers(raw: ConfigReader, config: Config) -> Config:

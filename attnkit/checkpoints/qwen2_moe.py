@@ -15,7 +15,7 @@ FIELDS = qwen3_moe.FIELDS | {"biases": "qkv_bias", "shared width": "shared_exper
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     shared = raw.get_int("shared_expert_intermediate_size", 5632)
     experts = qwen3_moe.read_experts(raw, count=60, chosen=4, shared=shared)
-    config = llama.read_config(raw, stored, size=32768, experts=experts)
+    config = llama.read_config(raw, stored, size=32768, kv_heads=16, experts=experts)
     layers, full = config.stack("decoder").layers, raw.get_int("max_window_layers", 28, least=0)
     kinds = [llama.FULL if number % 2 or number >= full else llama.SLIDING for number in range(layers)]
     kinds = llama.read_layer_types(raw, kinds)

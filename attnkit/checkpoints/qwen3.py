@@ -10,7 +10,8 @@ GGUF = llama.USUAL_GGUF | {"infer": (*llama.BIASED, "whole rotation")}
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    return qwen2.limit_last_layers(raw, llama.read_config(raw, stored, size=32768, head_dim=128, qk_norm="head"))
+    config = llama.read_config(raw, stored, size=32768, head_dim=128, kv_heads=32, qk_norm="head")
+    return qwen2.limit_last_layers(raw, config)
 
 
 def map_layers(raw: ConfigReader) -> Layers:

@@ -29,7 +29,13 @@ NAMES = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     head_dim = None if raw.has("head_dim") else raw.get_head_dim("hidden_size", "num_attention_heads")
     config = llama.read_config(
-        raw, stored, size=32768, head_dim=head_dim, qk_norm="head", experts=read_experts(raw, count=128, chosen=8)
+        raw,
+        stored,
+        size=32768,
+        head_dim=head_dim,
+        kv_heads=4,
+        qk_norm="head",
+        experts=read_experts(raw, count=128, chosen=8),
     )
     raw.ignore("max_window_layers")  # all layers have the window, or none
     raw.expect(use_qk_norm=True)

@@ -13,7 +13,7 @@ GGUF = llama.USUAL_GGUF | {"infer": (*llama.BIASED, "whole rotation"), "changes"
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    config = llama.read_config(raw, stored, theta=2e6, size=32768, tied=True)
+    config = llama.read_config(raw, stored, theta=2e6, size=32768, kv_heads=4, tied=True)
     raw.ignore("max_window_layers")  # layer_types states the windows
     layers, every = config.stack("decoder").layers, raw.get_int("no_rope_layer_interval", 4)
     is_rotated = raw.values.get("no_rope_layers") or [int((number + 1) % every != 0) for number in range(layers)]

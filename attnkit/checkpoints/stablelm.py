@@ -15,6 +15,9 @@ FIELDS = llama.FIELDS | {
 }  # fmt: skip
 
 
+KV_HEADS = 32  # where the key is absent
+
+
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     raw.ignore("use_norm_bias")  # norms have biases in every file
     raw.expect(rotary_scaling_factor=1.0)
@@ -22,6 +25,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         raw,
         stored,
         size=4096,
+        kv_heads=KV_HEADS,
         norm="layer",
         eps=raw.get_float("layer_norm_eps", 1e-5),
         parallel=raw.get_bool("use_parallel_residual", False),
@@ -35,7 +39,7 @@ def map_layers(raw: ConfigReader) -> Layers:
     layers = dict(llama.map_llama(raw, qkv_bias=raw.get_bool("use_qkv_bias", False), norms=norms, norm_bias=True))
     if raw.get_bool("qk_layernorm", False):
         heads = raw.get_int("num_attention_heads")
-        counts = {"q": heads, "k": raw.get_int("num_key_value_heads", heads)}
+        counts = {"q": heads, "k": raw.get_int("num_key_value_heads", KV_HEADS)}
         layers["decoder.{n}.self"] = {
             **layers["decoder.{n}.self"],
             **{f"gamma_{letter}": _map_norms(letter, count) for letter, count in counts.items()},

@@ -141,6 +141,19 @@ def test_every_key_of_one_family_is_one_that_transformers_reads() -> None:
         assert usual <= {json.dumps(value) for value in asked.neutral}, key
 
 
+@pytest.mark.parametrize("family", [family for family in KEYS if KEYS[family]["keys"].get("num_key_value_heads")])
+def test_a_file_without_key_value_heads_has_those_of_the_class(family: str) -> None:
+    """Which transformers always writes: a file without the key is by hand, and read with the class's number."""
+    raw, usual = FULL[f"{family} 5.23.0"], KEYS[family]["keys"]["num_key_value_heads"]
+    without = {key: value for key, value in raw.items() if key != "num_key_value_heads"}
+    stack = configuration(without).decoder
+    assert stack is None or stack.kv_heads == usual
+    if family in ("mistral", "smollm3"):  # others have as many as heads by default, which null means as well
+        assert configuration(raw, num_key_value_heads=None).decoder.kv_heads == raw["num_attention_heads"] != usual
+        with pytest.raises(DataError, match=rf"num_attention_heads 6 .* num_key_value_heads {usual} \(default\)$"):
+            configuration(without | {"hidden_size": 48}, num_attention_heads=6)
+
+
 SPECIAL_FIELDS = {
     "bos_token_id": ("bos", None), "eos_token_id": ("eos", ()), "forced_eos_token_id": ("forced_eos", None),
     "pad_token_id": ("pad", None),
@@ -168,7 +181,6 @@ def configuration(raw: dict[str, Any], **changes: Any) -> Any:
 
 
 NO_DEFAULT = {  # keys that a file states or that count as absent, whatever value the class would give them
-    "num_key_value_heads": "as many as heads; the shapes of the weights refuse another number",
     "begin_suppress_tokens": "as special tokens: those of a file that states some",
 }
 OWN_TOKENS: dict[str, set[str]] = {  # families with special tokens in files that state none -> those without

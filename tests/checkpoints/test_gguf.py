@@ -255,6 +255,16 @@ def test_a_decoder_that_attends_in_both_directions_is_an_encoder(tmp_path):
     assert both.encoder == dataclasses.replace(causal.decoder, causal=False)
 
 
+def test_a_file_without_key_value_heads_has_as_many_as_heads(tmp_path):
+    """As to llama.cpp, unlike a config.json of Qwen2 without them."""
+    (tmp_path / "m.gguf").write_bytes(convert("qwen2", {"qwen2.attention.head_count_kv": ...}))
+    problem = r"self_attn.k_proj.weight"
+    with pytest.raises(DataError, match=problem):
+        open_checkpoint(str(tmp_path / "m.gguf"))
+    reader, _, _ = open_model(str(tmp_path / "m.gguf"), fact_of)
+    assert reader.get_int("num_key_value_heads") == reader.get_int("num_attention_heads")
+
+
 def test_a_tensor_of_a_pair_that_is_missing(tmp_path):
     """The linear parts of gpt-oss, which are published beside its gates."""
 
