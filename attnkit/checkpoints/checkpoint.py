@@ -807,7 +807,8 @@ def read_model(family: Family, reader: ConfigReader, weights: Weights) -> tuple[
     params = Parameters(config, weights, expand_layers(config, layers))
     _check_positions(reader, config)  # of sizes that the shapes of tensors have confirmed
     if not reader.values.path:  # of a tower, the model that it belongs to does
-        note_unread(reader, config.family)
+        has_cache = config.decoder is not None and not config.carries_states
+        note_unread(reader, config.family, has_cache=has_cache)
     return config, params
 
 

@@ -23,10 +23,12 @@ HARMLESS = {  # what keys are about -> keys that pass without a note
         "output_past gradient_checkpointing pretraining_tp slow_but_exact reorder_and_upcast_attn "
         "attention_softmax_in_fp32 masked_softmax_fusion bias_dropout_fusion skip_bias_add offset_alibi "
         "attn_implementation _attn_implementation _attn_implementation_autoset _flash_attn_2_enabled "
-        "deterministic_flash_attn reference_compile xla_device finetuned use_parallel_embedding"
+        "deterministic_flash_attn reference_compile xla_device finetuned use_parallel_embedding experts_implementation "
+        "_experts_implementation fusion_config number_of_conv_states"
     ),
     "what transformers gives back": (
-        "return_dict output_attentions output_hidden_states output_router_logits output_scores return_dict_in_generate"
+        "return_dict output_attentions output_hidden_states output_router_logits output_scores return_dict_in_generate "
+        "tie_last_hidden_states"
     ),
     "training: dropout, initial weights, losses": (
         "activation_dropout attention_dropout attention_dropout_prob attention_probs_dropout_prob attn_pdrop "
@@ -42,9 +44,13 @@ HARMLESS = {  # what keys are about -> keys that pass without a note
         "id2label label2id problem_type num_labels _num_labels sentence_transformers "
         "sbert_ce_default_activation_function summary_activation summary_proj_to_labels summary_type summary_use_proj "
         "pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type "
-        "directionality cls_dropout output_hidden_size return_class_token"
+        "directionality cls_dropout output_hidden_size return_class_token "
+        "token_classification_bias"
     ),
-    "layers that predict further tokens, and how experts are spread": "num_nextn_predict_layers num_mtp_layers ep_size",
+    "layers that predict further tokens, and how experts are spread": (
+        "num_nextn_predict_layers num_mtp_layers ep_size chain_hidden_post_norm mtp_hidden_states_first mtp_layer_types "
+        "mtp_mlp_layer_types mtp_per_layer_config"
+    ),
     "generation, which has options of its own, and special tokens that no stage adds by their id": (
         "do_sample early_stopping length_penalty max_length min_length max_new_tokens no_repeat_ngram_size num_beams "
         "num_return_sequences repetition_penalty temperature top_k top_p typical_p diversity_penalty num_beam_groups "
@@ -96,6 +102,7 @@ COMPUTATIONS = {
     "dual_chunk_attention_config": Computation("dual chunk attention"),
     "forced_decoder_ids": Computation("tokens that a text begins with"),
     "is_decoder": Computation("a decoder without an encoder", (False,), ("t5",)),
+    "kv_sharing_modes": Computation("keys and values that layers share"),
     "partial_rotary_factor": PARTLY,
     "per_layer_config": Computation("layers of other sizes"),
     "position_embedding_type": Computation("another kind of positions", ("absolute",)),
@@ -115,6 +122,10 @@ OTHER_NAMES = {  # of sizes, as transformers calls them in every family -> names
     "num_hidden_layers": ("encoder_layers", "n_layer", "n_layers", "num_layers"),
     "num_key_value_heads": ("encoder_attention_heads",),
     "num_local_experts": ("n_routed_experts",),
+}
+CACHED = {  # keys that the cache of transformers reads in every decoder -> the kind of layers that it reads them for
+    "sliding_window": "sliding_attention",
+    "attention_chunk_size": "chunked_attention",
 }
 OWN_FORMATS = ("lstm", "marian-native", "seq2seq", "transformer")  # which transformers does not read
 
@@ -139,13 +150,19 @@ def refuse_unread(raw: ConfigReader, family: str) -> None:
             raise raw.error(f"{path[:60]} is not supported by family {family}{hint}")
 
 
-def note_unread(raw: ConfigReader, family: str, by: str = "") -> None:
+def note_unread(raw: ConfigReader, family: str, by: str = "", has_cache: bool = False) -> None:
     """Note the keys that were not read, unless they are known to change nothing.
 
-    by  what does not read them, by default the family
+    by         what does not read them, by default the family
+    has_cache  whether transformers keeps a cache for the model: it forgets keys beyond a window that no layer has
     """
-    unknown = []
-    for path in _list_unknown(raw, family):
+    unknown, found = [], _list_unknown(raw, family)
+    kinds = raw.values.plain.get("layer_types") or CACHED.values()
+    for path in [path for path in found if has_cache and CACHED.get(path) in kinds]:
+        found.remove(path)
+        named = f"no layer of family {family} reads {path}; the cache of transformers does, and forgets older keys"
+        warnings.warn(f"{raw.name}: {named}", AttnkitNote, stacklevel=2)
+    for path in found:
         near = closest(path, _list_absent(raw), 0.8)
         unknown.append(path[:60] + (f" (did you mean {near}?)" if near else ""))
     if unknown:

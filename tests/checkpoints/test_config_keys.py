@@ -18,7 +18,7 @@ from attnkit import model
 from attnkit.checkpoints import FAMILIES, Checkpoint, open_checkpoint
 from attnkit.checkpoints.checkpoint import fact_of, import_family, read_family
 from attnkit.checkpoints.config_reader import FIELDS, ConfigReader, read_preprocessor
-from attnkit.checkpoints.harmless_keys import COMPUTATIONS, KNOWN, OTHER_NAMES, OWN_FORMATS
+from attnkit.checkpoints.harmless_keys import CACHED, COMPUTATIONS, KNOWN, OTHER_NAMES, OWN_FORMATS, note_unread
 from attnkit.checkpoints.publishing import AllTensors, assemble_checkpoint, published_tensors
 from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, DataError
 from attnkit.model import RecurrentConfig
@@ -117,6 +117,75 @@ def test_every_key_that_transformers_reads_is_read_or_refused(family: str) -> No
     named |= {key for rows in BUILT.values() for one in ("", family) for key in rows.get(one, "").split()}
     for name, read in readings(family):
         assert KEYS[family]["keys"].keys() - read <= named, name
+
+
+# what the code of transformers reads that all families share
+
+SHARED = json.loads((REFERENCES / "shared_keys.json").read_text())
+EFFECTS = json.loads((REFERENCES / "key_effects.json").read_text())
+NO_KEYS = {  # what the shared code reads of a configuration and no file has, or not for these families: why -> names
+    "how a model is loaded, and what a configuration computes of itself": (
+        "_attn_implementation_internal _auto_class _config _configuration_file _experts_implementation_internal "
+        "_from_auto _from_pipeline _heterogeneity_spec _out_features _out_indices _output_attentions "
+        "allow_global_per_layer_attribute_access base_model_pp_plan base_model_tp_plan cache_dir commit_message "
+        "compile_config config_class create_compatible_mapping device_map device_mesh disable_mmap disk_offload_folder "
+        "distributed_config dtype_plan fget force_download get get_config_class gguf_file hf_quantizer "
+        "ignore_mismatched_sizes init_kwargs is_heterogeneous is_quantized items local_files_only offload_buffers "
+        "per_layer_attributes pretrained_model_name_or_path proxies quant_method repo_id return_unused_kwargs revision "
+        "sanitize_kernel_mapping serialize_explicit_per_layer_config set_output_features_output_indices setter "
+        "sharded_metadata stage_names sub_configs sub_configs_defaults subfolder token transformers_weights "
+        "trust_remote_code verify_out_features_out_indices weight_mapping weights_only"
+    ),
+    "of a backbone of images inside another model": (
+        "backbone_config embed_dim in_channels out_features out_indices patch_size temporal_patch_size vision_config"
+    ),
+    "of layers that predict further tokens, and of another family": "logits_mup_width_multiplier unpadded_vocab_size",
+    "checked for its words alone": "mlp_layer_types",
+}
+
+
+def test_every_key_that_all_families_share_is_read_or_known() -> None:
+    """Also those that are new in a later version, which the files of our families have none of."""
+    later = SHARED["later"]
+    assert {version: [*files] for version, files in later.items()} == {"5.24.0": ["core_model_loading"]}
+    read = {key for family in KEYS if family in FAMILIES for _, keys in readings(family) for key in keys}
+    known = KNOWN | COMPUTATIONS.keys() | OTHER_NAMES.keys() | CACHED.keys() | read
+    known |= {"is_causal", "attention_factor"}  # which are read where a file states them
+    known |= {key for names in NO_KEYS.values() for key in names.split()}
+    shared = {
+        key: file for files in (SHARED, *later.values()) for file in files if file != "later" for key in files[file]
+    }
+    assert {key: file for key, file in shared.items() if key not in known} == {}
+
+
+def test_keys_that_are_known_to_change_nothing_were_tried() -> None:
+    assert KNOWN - {"return_dict"} == {key for key, value in EFFECTS["tried"].items() if value == "another"}
+
+
+@pytest.mark.parametrize("family", [family for family in EFFECTS if family != "tried"])
+def test_a_key_that_changes_something_in_transformers_is_read_refused_or_noted(family: str) -> None:
+    """A key of a whole pass is read; one of the cache alone is noted; one by which nothing runs is refused."""
+    assert {*EFFECTS[family]} & KNOWN == set()
+    for key, effect in EFFECTS[family].items():
+        value, raw = EFFECTS["tried"][key], FULL[f"{family} 5.23.0"]
+        reader = ConfigReader({**raw, "layer_types": None} | {key: value}, "config.json")
+        if key == "kv_sharing_modes" or (key == "is_causal" and family in ("bloom", "stablelm")):
+            with pytest.raises(DataError, match=key):
+                read_family(import_family(reader), reader, AllTensors("", [], {}))
+            continue
+        read_family(import_family(reader), reader, AllTensors("", [], {}), strict=False)
+        if effect == "pass":
+            assert key in reader.values.reads, key
+        elif key not in reader.values.reads:
+            with pytest.warns(AttnkitNote, match=f"no layer of family {family} reads {key}; the cache of transformers"):
+                note_unread(reader, family, has_cache=True)
+
+
+def test_a_window_that_no_layer_has_is_not_noted_where_no_cache_reads_it() -> None:
+    for changes, has_cache in (({"layer_types": ["full_attention"]}, True), ({}, False)):
+        reader = ConfigReader({"sliding_window": 4} | changes, "config.json")
+        with pytest.warns(AttnkitNote, match=r"family llama ignores (sliding_window|.*layer_types)"):
+            note_unread(reader, "llama", has_cache=has_cache)
 
 
 def test_every_row_of_a_family_names_a_key_that_it_reads() -> None:

@@ -1,12 +1,18 @@
-"""The keys of config.json that the code of transformers 5.23.0 reads, for each family, frozen.
+"""The keys of config.json that the code of transformers reads, for each family and for all of them, frozen.
 
     python tests/references/make_keys.py
+    PYTHONPATH=…/transformers-5.24.0 python tests/references/make_keys.py
+
+The first version that it runs under, 5.23.0, is whole; a later one adds what is new in it to "later", by its version.
 
 It parses the modeling and the configuration file of each family: the attributes of a configuration that a model reads,
 and the keyword arguments that the class of the configuration takes beside its fields. keys.json has for each family
 
 keys   the keys with the value that the class gives them if the file does not have them, null if there is none
 nulls  the keys for which the class accepts null, as a value other than that of a file without the key
+
+and shared_keys.json for the code that families share has for each file of SHARED the keys that it reads, and the
+entries of rope_parameters.
 """
 
 import ast
@@ -21,8 +27,11 @@ from collections.abc import Iterator
 from typing import Any
 
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+import transformers
+from transformers import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+FIRST = "5.23.0"
 HERE = pathlib.Path(__file__).parent
 IS_CONFIG = re.compile(r"^(\w+_)?config$")  # config, self.config, text_config, and the like
 
@@ -94,7 +103,53 @@ def nulls_of(family: str) -> list[str]:
     return sorted(found)
 
 
+SHARED = (  # the files that masks, rotations, caches, layers and heads of all families are in
+    "backbone_utils", "cache_utils", "configuration_utils", "core_model_loading", "fusion_mapping",
+    "integrations/heterogeneity/configuration_utils", "integrations/moe", "integrations/sdpa_attention",
+    "masking_utils", "modeling_layers", "modeling_rope_utils", "modeling_utils", "utils/generic",
+    "utils/output_capturing",
+)  # fmt: skip
+
+
+def shared_keys() -> dict[str, list[str]]:
+    """The keys that the files of SHARED read, and those of a rotation."""
+    root, found = pathlib.Path(transformers.__file__).parent, {}
+    methods = {name for name in dir(PreTrainedConfig) if callable(getattr(PreTrainedConfig, name))}
+    for name in SHARED:
+        path = root / f"{name}.py"
+        keys = {str(key) for key, _ in reads(path, "configuration_utils" in name)}
+        found[name] = sorted(key for key in keys - methods if not key.startswith("__"))
+    return found | {"rope_parameters": sorted(set(subscripts(root / "modeling_rope_utils.py")))}
+
+
+def subscripts(path: pathlib.Path) -> Iterator[str]:
+    """Yield the entries of an object of rope_parameters that a file reads: x["KEY"] and x.get("KEY")."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        of, key = None, None
+        if isinstance(node, ast.Subscript):
+            of, key = node.value, node.slice
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "pop"):
+            of, key = node.func.value, node.args[0]
+        if isinstance(key, ast.Constant) and isinstance(key.value, str) and "rope" in ast.unparse(of):
+            yield key.value
+
+
+def add_later(known: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """What was known, with the keys that are new in this version under its number."""
+    new = {name: sorted({*found[name]} - {*known.get(name, [])}) for name in found}
+    return known | {"later": known.get("later", {}) | {transformers.__version__: {k: v for k, v in new.items() if v}}}
+
+
 def main() -> None:
+    shared = HERE / "shared_keys.json"
+    if transformers.__version__ != FIRST:
+        keys = json.loads((HERE / "keys.json").read_text())
+        found = {family: keys_of(family) for family in keys}
+        known = json.loads(shared.read_text()) | {family: one["keys"] for family, one in keys.items()}
+        later = add_later(known, shared_keys() | found)["later"]
+        shared.write_text(json.dumps(json.loads(shared.read_text()) | {"later": later}, indent=1) + "\n")
+        return
+    shared.write_text(json.dumps(shared_keys(), indent=1) + "\n")
     families = sorted({name.split()[0] for name in json.loads((HERE / "configs.json").read_text())})
     lines = (
         f"{json.dumps(family)}: {json.dumps({'keys': keys_of(family), 'nulls': nulls_of(family)})}"
