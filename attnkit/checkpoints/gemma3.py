@@ -22,6 +22,8 @@ IMAGES = ("vision_config", "boi_token_index", "eoi_token_index", "image_token_in
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     text = _text(raw)
+    if text.get_bool("use_bidirectional_attention", False):  # whose windows the masks of the whole model do not have
+        raise raw.error("text_config.use_bidirectional_attention true is not supported by family gemma3")
     return read_direction(text, gemma3_text.read_config(text, stored))
 
 

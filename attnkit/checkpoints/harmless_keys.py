@@ -48,8 +48,8 @@ HARMLESS = {  # what keys are about -> keys that pass without a note
         "token_classification_bias"
     ),
     "layers that predict further tokens, and how experts are spread": (
-        "num_nextn_predict_layers num_mtp_layers ep_size chain_hidden_post_norm mtp_hidden_states_first mtp_layer_types "
-        "mtp_mlp_layer_types mtp_per_layer_config"
+        "num_nextn_predict_layers num_mtp_layers ep_size chain_hidden_post_norm mtp_hidden_states_first "
+        "mtp_layer_types mtp_mlp_layer_types mtp_per_layer_config"
     ),
     "generation, which has options of its own, and special tokens that no stage adds by their id": (
         "do_sample early_stopping length_penalty max_length min_length max_new_tokens no_repeat_ngram_size num_beams "
