@@ -132,7 +132,7 @@ def test_gemma_3_reads_the_key_of_its_text_model() -> None:
     raw = FULL["gemma3 5.23.0"]
     both = configuration(raw, text_config=raw["text_config"] | {"is_causal": False})
     assert both.stacks == ("encoder",) and both.head
-    with pytest.raises(DataError, match="use_bidirectional_attention true is not supported by family gemma3$"):
+    with pytest.raises(DataError, match=r"use_bidirectional_attention true is not supported by family gemma3$"):
         configuration(raw, text_config=raw["text_config"] | {"use_bidirectional_attention": True})
     assert published_tensors(raw | {"text_config": raw["text_config"] | {"is_causal": False}}).config == both
 
