@@ -24,6 +24,7 @@ TOOLS = (
     "conv",
     "mel",
     "rnn",
+    "recall",
     "encode",
     "decode",
     "loss",

@@ -52,6 +52,7 @@ TOOLS = {
     "conv": "convolution over one or two dimensions",
     "mel": "the log-mel spectrogram of a sound",
     "rnn": "recurrent layers: RNN, GRU, LSTM",
+    "recall": "linear attention: a state in place of a cache",
     "encode": "text to the hidden states of a published model",
     "decode": "hidden states to logits, probabilities and words",
     "loss": "the cross-entropy of logits and targets",

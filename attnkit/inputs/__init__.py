@@ -12,6 +12,6 @@ intermediates     axes, formulas and labels of the intermediates of attention
 answers           the numbers of an answer to an exercise; exercise_numbers: those of the exercise
 
 What single tools compute from:
-attention_inputs position_inputs mask_rules softmax_stage convolution_stage recurrent_layers encoding output_matrix
-targets vector_index
+attention_inputs position_inputs mask_rules softmax_stage convolution_stage recurrent_layers recall_stage encoding
+output_matrix targets vector_index
 """

@@ -5,7 +5,7 @@ edits             what --patch and --ablate put in cells of intermediates
 lens              the words in each state, and what each part adds to a logit
 scan              what layers, heads and positions add to a logit; sweeps: runs that differ by one patch each
 head_scores       what each head attends to; head_weights: what its weights do
-explanation       one cell of attention in words; mask_explanation: one of a mask
+explanation       one cell of attention in words; mask_explanation: one of a mask; recall_explanation: a token
 explored_traces   records as traces of the page of explore; slices: slices of tensors as text
 comparison        two tensors, records or traces compared
 weights_comparison  the parameters of two models compared; text_agreement: two models on a text

@@ -29,7 +29,8 @@ NUMBER = re.compile(r"(?<=\.)[0-9]+(?=\.)")
 ROWS = {
     **dict.fromkeys(("words", "types", "patches", "rows", "convolved", "normalized", "probe"), ""),
     **{f"{name}_projected": name for name in ("q", "k", "v", "q_latent", "kv_latent")},
-    **{f"{name}_normed": name for name in "qk"},
+    **{f"{name}_{ending}": name for name in "qk" for ending in ("normed", "features")},
+    **{"beta_projected": "beta", "beta_sigmoid": "beta", "dt_projected": "step", "divided": "read", "skipped": "read"},
     **dict.fromkeys(("scaled", "capped", "masked"), "scores"),
     "activated": "hidden",
     "gated": "linear",

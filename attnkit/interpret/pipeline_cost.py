@@ -20,6 +20,7 @@ from attnkit.checkpoints.sentence_modules import Dense
 from attnkit.inputs import encoding, layers
 from attnkit.inputs.attention_inputs import PreparedAttention
 from attnkit.inputs.output_matrix import find_output_matrix
+from attnkit.inputs.recall_stage import RecallStage
 from attnkit.interpret.cost import count_head, count_model, count_nodes, count_step
 from attnkit.interpret.stage_calls import StageCall
 from attnkit.interpret.stage_nodes.networks import network_nodes
@@ -268,6 +269,13 @@ def count_rnn(call: StageCall) -> Iterable[Cost]:
             [Node(f"{name}.state", "loop", ("x",), x.shape, name)], weights_of({name: one}), passes_of(x)
         )
         yield from rows if len(weights.layers) > 1 else strip_layer(rows, name)
+
+
+def count_recall(call: StageCall) -> list[Cost]:
+    stage: RecallStage = call.prepared
+    given = {site: array.shape for site, array in stage.arrays.items()}
+    passes = Passes(stage.node.shape[0], stage.node.shape[2])
+    return count_nodes(stage.nodes, weights_of({"": stage.params}), passes, given)
 
 
 def count_merge(call: StageCall) -> Iterable[Cost]:
@@ -550,6 +558,7 @@ COUNTERS: Mapping[str, Counter] = {
     "conv": count_conv,
     "mel": count_mel,
     "rnn": count_rnn,
+    "recall": count_recall,
     "encode": count_encode,
     "decode": count_decode,
 }

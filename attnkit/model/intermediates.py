@@ -109,6 +109,18 @@ INTERMEDIATES: dict[str, dict[str, Intermediate]] = {
         "bridge": Intermediate(("model",), option="", is_step=False),
         "bridge_cell": Intermediate(("model",), option="", is_step=False),
     },
+    "recall": {
+        "q": Intermediate(("head", "token", "key_dim")),
+        "k": Intermediate(("head", "token", "key_dim")),
+        "v": Intermediate(("head", "token", "value_dim")),
+        "beta": Intermediate(("head", "token")),
+        "decay": Intermediate(("head", "token")),
+        "held": Intermediate(("head", "token", "value_dim"), "Sᵀk"),
+        "error": Intermediate(("head", "token", "value_dim"), "v − held"),
+        "written": Intermediate(("head", "token", "value_dim")),
+        "states": Intermediate(("head", "token", "key_dim", "value_dim")),
+        "read": Intermediate(("head", "token", "value_dim"), "Sᵀq"),
+    },
     "encode": {
         "pooler": Intermediate(("model",), option="", is_step=False),
         "logits": Intermediate(("token", "vocab"), option="", is_step=False),

@@ -36,6 +36,7 @@ INPUTS = {
     "near": ["e.json", "--index", ":table", "--top", "1"],
     "peek": ["e.json"],
     "posenc": ["e.json"],
+    "recall": ["e.json"],
     "rnn": ["e.json", "--hidden", "2"],
     "rollout": ["run.npz"],
     "run": ["posenc", "e.json"],

@@ -24,6 +24,7 @@ LINES = {
     "conv x.npz --filters 3 --size 2 --activation relu | conv --filters 3 --size 3 --padding 1 --residual": 2,
     "conv x.npz --filters 3 --size 2 --channels first --stride 2 | softmax --temperature 2 --axis 0": 2,
     "rnn x.npz --cell lstm --hidden 3 --bidirectional | linear --params w.npz | loss --target '0 1 2 0' --steps": 5,
+    "recall x.npz --heads 2 --seed 1 --rule gated-delta | recall --rule retnet --feature elu --divide --chunk 3": 2,
     "attend x.npz --weights-from s.npy --heads 2 --keep heads,v | attend --concat": 4,
     "attend x.npz --partial --heads 2 --params o.npz | merge --join": 3,
     "decode x.npz --table e.npy --top-k 2 --temperature 0.5": 2,

@@ -1,4 +1,4 @@
-"""The nodes of layernorm, ffn, linear, conv and rnn, and of one layer of a model."""
+"""The nodes of layernorm, ffn, linear, conv, rnn, recall and a layer of a model."""
 
 import math
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from attnkit.inputs import intermediates, layers
 from attnkit.inputs.convolution_stage import ConvolutionStage
 from attnkit.inputs.layers import LayerOperands, NetworkOperands, NormOperands
 from attnkit.inputs.operands import LAST_STATES
+from attnkit.inputs.recall_stage import OWN_AXES, RecallStage
 from attnkit.inputs.recurrent_layers import RecurrentOperands, read_state_file
 from attnkit.inputs.source_states import source_states_record
 from attnkit.interpret.stage_calls import StageCall
@@ -294,6 +295,18 @@ def rnn_nodes(call: StageCall) -> StageGraph:
     graph = new_graph(x, weights=operands.weights.by_name(operands.weights.layers))
     options = {"operands": operands, "cell": values["cell"], "state_in": values["state_in"]}
     graph.results = {"x": graph.fuse("layers", "recurrence", read_x(graph, call.before), **options)}
+    return graph
+
+
+def recall_nodes(call: StageCall) -> StageGraph:
+    """Linear attention node by node; a state of --state-in is a constant."""
+    stage: RecallStage = call.prepared
+    graph = new_graph(*stage.arrays.values(), weights=stage.params)
+    for site, array in stage.arrays.items():
+        graph.read(site, array, **stage.origins[site])
+    graph.nodes |= {node.site: node for node in stage.nodes}
+    graph.results = {"x": stage.nodes[-1].site}
+    graph.axes = OWN_AXES.get
     return graph
 
 

@@ -20,6 +20,7 @@ NODES: dict[str, Callable[[StageCall], StageGraph]] = {
     "conv": networks.conv_nodes,
     "encode": texts.encode_nodes,
     "rnn": networks.rnn_nodes,
+    "recall": networks.recall_nodes,
     "decode": texts.decode_nodes,
     "loss": texts.loss_nodes,
 }

@@ -7,5 +7,5 @@ options or inputs, gradients, costs and names.
 nodes.py   Node, Kind and what they are computed with; graph.py: the nodes of something, and their values
 kinds.py   KINDS, the table of all kinds
 functions.py  what values call of the library whose arrays they compute with: NumPy, or JAX
-embeddings.py linear.py convolutions.py attention.py networks.py recurrence.py head.py   the kinds and nodes of steps
+embeddings.py linear.py convolutions.py attention.py networks.py recurrence.py recall.py head.py   kinds and nodes
 """
