@@ -254,6 +254,8 @@ def conv(
     padding: Any = (0,),
     dilation: Sequence[int] | int | str = (1,),
     groups: int = 1,
+    state_in: Mapping[str, Tensor | SupportsArray] | Record | Path | None = None,
+    state_out: str | None = None,
     activation: Literal["relu", "gelu", "gelu-tanh", "quick-gelu", "silu", "tanh", "sigmoid", "identity"] = "identity",
     residual: bool = False,
     keep: Sequence[str] | str = (),

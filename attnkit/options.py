@@ -228,12 +228,12 @@ def parse_kernel_numbers(value: Any) -> tuple[int, ...]:
 
 
 def parse_kernel_padding(value: Any) -> tuple[int, ...] | str:
-    """Parse same, same-lower, or one, two or four numbers of at least 0.
+    """Parse same, same-lower, causal, or one, two or four numbers of at least 0.
 
     >>> parse_kernel_padding("same"), parse_kernel_padding("1,0")
     ('same', (1, 0))
     """
-    if value in ("same", "same-lower"):
+    if value in ("same", "same-lower", "causal"):
         return str(value)
     try:
         numbers = tuple(map(int, [value] if isinstance(value, int) else split_numbers(value)))
@@ -241,7 +241,7 @@ def parse_kernel_padding(value: Any) -> tuple[int, ...] | str:
             return numbers
     except (TypeError, ValueError):
         pass
-    raise ValueError("same, same-lower, or one, two or four comma-separated whole numbers of at least 0")
+    raise ValueError("same, same-lower, causal, or one, two or four comma-separated whole numbers of at least 0")
 
 
 def parse_cell(value: Any) -> tuple[int | str, ...]:

@@ -12,15 +12,17 @@ from attnkit.errors import DataError
 from attnkit.formats.memory import check_memory
 from attnkit.inputs.intermediates import clear_labels
 from attnkit.inputs.layers import find_layer, weight_and_bias
+from attnkit.inputs.operands import read_position
+from attnkit.inputs.padding import find_lengths
 from attnkit.model.checks import as_text
 from attnkit.model.config import ConvolutionLayer
-from attnkit.model.dtypes import cast, working
+from attnkit.model.dtypes import cast, is_float, working
 from attnkit.model.formulas.activations import apply_activation
 from attnkit.model.formulas.convolution import Convolution, convolve, find_windows
 from attnkit.model.formulas.linear import add
 from attnkit.model.intermediates import step_names
 from attnkit.model.layers.convolutions import find_kernel, normalize_channels
-from attnkit.records import Array, Record, Tensor
+from attnkit.records import Array, Record, Tensor, join_names
 
 STEPS = step_names("conv")
 PLACES = {1: ("position",), 2: ("row", "column")}  # axes that a kernel moves over
@@ -33,6 +35,8 @@ class ConvolutionStage(NamedTuple):
     first    whether the channels of x come first
     residual  whether x is added to the result
     layer    of a model, which says more; None without one
+    before   the tokens before x (..., P, C), in place of causal zeros; None without them
+    offset   how many tokens came before x
     """
 
     weights: Mapping[str, Array]
@@ -41,6 +45,8 @@ class ConvolutionStage(NamedTuple):
     activation: str
     residual: bool = False
     layer: ConvolutionLayer | None = None
+    before: Array | None = None
+    offset: int = 0
 
     @property
     def over(self) -> int:
@@ -52,6 +58,13 @@ class ConvolutionStage(NamedTuple):
         if self.layer is not None and self.layer.reads_samples:
             return x[..., None]
         return np.moveaxis(x, -1 - self.over, -1) if self.first and x.ndim > self.over else x
+
+    def continued(self, x: Array) -> tuple[Array, Convolution]:
+        """x (..., T, C) after the tokens before it, and how the kernel moves over them."""
+        if self.before is None:
+            return x, self.options
+        whole = np.concatenate([self.before.astype(working(x), copy=False), x], axis=-2)
+        return whole, self.options._replace(padding=(0,))
 
     def channels_back(self, x: Array) -> Array:
         """x with its channels where the input has them; the inverse of `channels_last`."""
@@ -122,6 +135,44 @@ def find_convolution(
     return ConvolutionStage({"w": drawn.astype(working(x))}, options, is_first, activation, residual)
 
 
+def with_state(stage: ConvolutionStage, x: Array, tensors: Mapping[str, Array]) -> ConvolutionStage:
+    """The stage with the tokens before x, of the file of a state.
+
+    tokens (..., P, C): those that the windows of the first tokens see; position: how many came before [0]
+    """
+    shape = state_shape(stage, x)
+    if not {"tokens"} <= {*tensors} <= {"tokens", "position"}:
+        raise DataError(f"expected tokens and position (it has {join_names([*tensors])})", "--state-in")
+    tokens = tensors["tokens"]
+    if tokens.shape != shape or not is_float(tokens.dtype):
+        given = f"tokens {as_text(tokens.shape)} {tokens.dtype}"
+        raise DataError(f"{given}: expected {as_text(shape)} floats", "--state-in")
+    return stage._replace(before=tokens, offset=read_position(tensors))
+
+
+def state_shape(stage: ConvolutionStage, x: Array) -> tuple[int, ...]:
+    """The shape (P, C) or (B, P, C) of the tokens before x that its windows see."""
+    last, span = stage.channels_last(x), (stage.weights["w"].shape[-1] - 1) * stage.options.dilation[0]
+    if last.ndim not in (2, 3):
+        raise DataError(f"x {as_text(x.shape)}: expected (token, model) or (batch, token, model)")
+    return (*last.shape[:-2], span, last.shape[-1])
+
+
+def convolution_state(record: Record, stage: ConvolutionStage) -> Record:
+    """The file of a state: the last tokens of each text, padding not among them."""
+    x, shape = stage.channels_last(record["x"]), state_shape(stage, record["x"])
+    x = x.astype(x.dtype if is_float(x.dtype) else working(x), copy=False)
+    before = np.zeros(shape, x.dtype) if stage.before is None else stage.before.astype(x.dtype, copy=False)
+    whole = np.concatenate([before, x], axis=-2)
+    lengths = None if stage.first else find_lengths(record, x.reshape(-1, *x.shape[-2:]))
+    ends = np.full(x.shape[:-2], x.shape[-2]) if lengths is None else lengths.reshape(x.shape[:-2])
+    places = ends[..., None] + np.arange(shape[-2])
+    tokens = np.take_along_axis(whole, places[..., None], axis=-2)
+    axes = ("batch", "token", "model")[-x.ndim :]
+    position = np.array(stage.offset + x.shape[-2], np.int64)
+    return Record({"tokens": Tensor(tokens, axes), "position": Tensor(position, ())})
+
+
 def compute_convolution(record: Record, stage: ConvolutionStage, keep: Collection[str] = ()) -> dict[str, Array]:
     """The result x of a convolution and the arrays before it, channels last.
 
@@ -129,11 +180,12 @@ def compute_convolution(record: Record, stage: ConvolutionStage, keep: Collectio
     """
     weight, bias = stage.weights["w"], stage.weights.get("b")
     x = stage.channels_last(record["x"])
-    windows = find_windows(x, weight, stage.options)
-    sides = zip(x.shape[-1 - stage.over : -1], windows.before, windows.after, strict=True)
+    whole, options = stage.continued(x)
+    windows = find_windows(whole, weight, options)
+    sides = zip(whole.shape[-1 - stage.over : -1], windows.before, windows.after, strict=True)
     padded = (*x.shape[: -1 - stage.over], *map(sum, sides), x.shape[-1])
     check_memory(8 * math.prod(padded), f"an input {as_text(padded)} with its zeros", "--padding")
-    arrays = convolve(x, weight, bias, stage.options, (*keep,))
+    arrays = convolve(whole, weight, bias, options, (*keep,))
     output = arrays["convolved"] = arrays.pop("output")
     if stage.layer is not None and stage.layer.norm:
         output = arrays["normalized"] = normalize_channels(output, stage.weights, stage.layer)
@@ -167,7 +219,8 @@ def describe_convolution(
 
     is_padded = "padded" in computed and computed["padded"].shape != x.shape
     if "padded" in keep or (steps and is_padded):
-        put("padded", computed["padded"], "x with zeros around it" if is_padded else "as before")
+        around = "x with zeros around it" if stage.before is None else "x after the tokens of the state"
+        put("padded", computed["padded"], around if is_padded else "as before")
     if "windows" in computed and (steps or "windows" in keep):
         names = (*rename_axes(axes, x.shape, output.shape, stage.over)[:-1], "window")
         tensors["windows"] = Tensor(computed["windows"], names, formula="the numbers that the kernel covers")

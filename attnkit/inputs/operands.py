@@ -1,5 +1,6 @@
 """Operands as records: one tensor as x, with the mask that applies to it as keys."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -159,3 +160,11 @@ def broadcast_over_heads(operand: Record | None, batch: int, heads: int = 0) -> 
 def is_equal(one: Array, other: Array) -> bool:
     """Whether two arrays hold the same numbers, NaN included."""
     return one is other or np.array_equal(one, other, equal_nan=True)
+
+
+def read_position(tensors: Mapping[str, Array]) -> int:
+    """The number of tokens before a state in a file; DataError for no whole number."""
+    position = tensors.get("position", np.array(0))
+    if position.shape or position.dtype.kind not in "iu" or position < 0:
+        raise DataError("position: expected one whole number of at least 0", "--state-in")
+    return int(position)

@@ -73,6 +73,25 @@ def find_real_tokens(record: Record, shape: tuple[int, ...] | None = None) -> Ar
     return np.logical_and.reduce(stated) if stated else None
 
 
+def find_lengths(record: Record, x: Array) -> Array | None:
+    """The number of tokens of each text by mask or lengths; None if all have T.
+
+    A token to which no token may attend is padding. DataError if padding precedes a token.
+
+    >>> mask = np.array([[[True, False, False], [True, True, False], [True, True, False]]])
+    >>> find_lengths(Record({"x": np.zeros((1, 3, 4)), "mask": mask}), np.zeros((1, 3, 4))).tolist()
+    [2]
+    """
+    real = find_real_tokens(record, record["x"].shape[:-1])
+    if real is None:
+        return None
+    is_token = np.broadcast_to(real, x.shape[:2])
+    counts: Array = is_token.sum(-1)
+    if (is_token != (np.arange(x.shape[1]) < counts[:, None])).any():
+        raise DataError("mask: padding must follow the tokens of a text")
+    return None if (counts == x.shape[1]).all() else counts
+
+
 def may_attend(mask: Array) -> Array:
     """A mask as booleans; -inf or the lowest number of an additive one blocks.
 

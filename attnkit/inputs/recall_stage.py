@@ -10,6 +10,7 @@ import typer
 from attnkit import options
 from attnkit.errors import DataError, UsageError
 from attnkit.formats.memory import check_memory
+from attnkit.inputs.operands import read_position
 from attnkit.inputs.padding import find_real_tokens
 from attnkit.model.checks import as_text
 from attnkit.model.config import Config
@@ -317,14 +318,6 @@ def read_recall_state(tensors: Mapping[str, Array], stage: RecallStage) -> tuple
     if divides:
         state = np.concatenate([state, tensors["sum"][..., None]], axis=-1)
     return state.reshape(stage.state_shape), read_position(tensors)
-
-
-def read_position(tensors: Mapping[str, Array]) -> int:
-    """The number of tokens before a state of a file; DataError for another number."""
-    position = tensors.get("position", np.array(0))
-    if position.shape or position.dtype.kind not in "iu" or position < 0:
-        raise DataError("position: expected one whole number of at least 0", "--state-in")
-    return int(position)
 
 
 def state_record(stage: RecallStage, state: Array) -> Record:

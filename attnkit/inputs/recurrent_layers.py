@@ -11,7 +11,8 @@ import typer
 
 from attnkit import formats, model, options
 from attnkit.errors import DataError, UsageError, counted
-from attnkit.inputs.padding import find_real_tokens
+from attnkit.inputs.operands import read_position
+from attnkit.inputs.padding import find_lengths
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import is_float
 from attnkit.model.formulas.recurrent import (
@@ -323,25 +324,6 @@ def find_texts(record: Record, lengths: Record | None) -> Texts:
     return Texts(texts, find_lengths(record, texts), is_batch)
 
 
-def find_lengths(record: Record, x: Array) -> Array | None:
-    """The number of tokens of each text by mask or lengths; None if all have T.
-
-    A token to which no token may attend is padding. DataError if padding precedes a token.
-
-    >>> mask = np.array([[[True, False, False], [True, True, False], [True, True, False]]])
-    >>> find_lengths(Record({"x": np.zeros((1, 3, 4)), "mask": mask}), np.zeros((1, 3, 4))).tolist()
-    [2]
-    """
-    real = find_real_tokens(record, record["x"].shape[:-1])
-    if real is None:
-        return None
-    is_token = np.broadcast_to(real, x.shape[:2])
-    counts: Array = is_token.sum(-1)
-    if (is_token != (np.arange(x.shape[1]) < counts[:, None])).any():
-        raise DataError("mask: padding must follow the tokens of a text")
-    return None if (counts == x.shape[1]).all() else counts
-
-
 def read_state_file(
     tensors: Mapping[str, Array], cell: str, layers: Sequence[RecurrentLayer], texts: Texts
 ) -> tuple[list[States], int]:
@@ -363,9 +345,7 @@ def read_state_file(
             raise DataError(f"{name} is {tensors[name].dtype}: expected floats", "--state-in")
     if unknown := sorted(set(tensors) - {*shapes, "position"}):
         raise DataError(f"{', '.join(unknown)} is not one of: {', '.join(shapes)}, position", "--state-in")
-    position = tensors.get("position", np.array(0))
-    if position.shape or position.dtype.kind not in "iu" or position < 0:
-        raise DataError("position: expected one whole number of at least 0", "--state-in")
+    position = read_position(tensors)
     parts = [tensors[name] if texts.is_batch else tensors[name][:, None] for name in shapes]
     rows = iter([State(*row) for row in zip(*parts, strict=True)])
     states: list[States] = []
@@ -374,7 +354,7 @@ def read_state_file(
         for direction, _ in layer.directions():
             both[direction] = next(rows)
         states.append((both[0], both[1]))
-    return states, int(position)
+    return states, position
 
 
 def states_record(states: Sequence[States], texts: Texts, position: int) -> Record:

@@ -237,7 +237,8 @@ def count_conv(call: StageCall) -> Iterable[Cost]:
     own = sum(one.size for one in stage.weights.values())
     each = ("b" in stage.weights) + (stage.activation != "identity")
     inner = math.prod(stage.weights["w"].shape[1:])
-    yield Cost("", y.shape, 2 * y.size * inner, each * y.size, x.size + own, y.size, parameters=own)
+    read = x.size + own + (0 if stage.before is None else stage.before.size)
+    yield Cost("", y.shape, 2 * y.size * inner, each * y.size, read, y.size, parameters=own)
 
 
 def count_mel(call: StageCall) -> list[Cost]:

@@ -26,7 +26,7 @@ SYNTAX = {
     "NAME=A:B": "tokens=1:2",
     "NAME[INDEX]": "x[0]",
     "N[,M]": "2",
-    "N[,…]|same|same-lower": "1",
+    "N[,…]|same|same-lower|causal": "1",
     "N|all": "all",
     "SLICE": "0",
     "STEPS": "1",

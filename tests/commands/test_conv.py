@@ -123,3 +123,56 @@ def test_gradients_agree_with_finite_differences(tmp_path, line):
     pipeline = line.format(x=tmp_path / "x.npy", p=tmp_path / "p.npz")
     record = attnkit.grad(f"{pipeline} | layernorm", of="x[0,1,1]", check=True)
     assert record["check"][2] < 1e-6 and record["1.conv.w"].any() and record["0.input.x"].any()
+
+
+def test_a_depthwise_causal_convolution_is_continued_by_its_last_tokens(tmp_path):
+    """Whole = two halves, also where one is shorter than a window; a state of zeros is no state."""
+    state = str(tmp_path / "state.npz")
+    rng = np.random.default_rng(5)
+    x, params = rng.standard_normal((2, 7, 3)), {"w": rng.standard_normal((3, 1, 3)), "b": rng.standard_normal(3)}
+    options = {"params": params, "groups": 3, "padding": "causal", "dilation": 2, "activation": "silu"}
+    whole = attnkit.conv(of(x), **options)["x"]
+    for cut in (1, 3, 6):
+        first = attnkit.conv(of(x[:, :cut]), **options, state_out=state)["x"]
+        rest = attnkit.conv(of(x[:, cut:]), **options, state_in=state, state_out=state)["x"]
+        np.testing.assert_allclose(np.concatenate([first, rest], axis=1), whole, rtol=0, atol=1e-14)
+        with np.load(state) as file:
+            np.testing.assert_array_equal(file["tokens"], x[:, 3:])
+            assert file["position"] == 7
+    zeros = attnkit.conv(of(x), **options, state_in={"tokens": np.zeros((2, 4, 3))})["x"]
+    np.testing.assert_array_equal(zeros, whole)
+    np.testing.assert_allclose(attnkit.conv(of(x[0]), **options)["x"], whole[0], rtol=0, atol=1e-14)
+
+
+def test_no_padding_enters_the_state_of_a_convolution(tmp_path):
+    state = str(tmp_path / "state.npz")
+    x = np.random.default_rng(6).standard_normal((2, 5, 2))
+    mask = Tensor(np.array([[[True] * 5], [[True] * 2 + [False] * 3]]), ("batch", "all queries", "key"))
+    attnkit.conv(Record({"x": x, "mask": mask}), filters=2, size=4, groups=2, padding="causal", state_out=state)
+    with np.load(state) as file:
+        np.testing.assert_array_equal(file["tokens"][0], x[0, 2:])
+        np.testing.assert_array_equal(file["tokens"][1], [[0, 0], *x[1, :2]])
+
+
+def test_gradients_after_a_state_are_of_x_alone(tmp_path):
+    state = str(tmp_path / "state.npz")
+    x = np.random.default_rng(7).standard_normal((6, 2))
+    options = "--filters 2 --size 3 --groups 2 --padding causal --activation silu"
+    attnkit.conv(of(x[:3]), filters=2, size=3, groups=2, padding="causal", state_out=state)
+    found = attnkit.grad(f"conv {options} --state-in {state}", of(x[3:]), of="x[1,0]", check=True)
+    assert found["0.input.x"].shape == (3, 2)
+    assert found["check"][2] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        ({"tokens": np.zeros((1, 2))}, r"tokens \(1,2\) float64: expected \(2,2\) floats"),
+        ({"tokens": np.zeros((2, 2), int)}, r"tokens \(2,2\) int64: expected \(2,2\) floats"),
+        ({"hidden": np.zeros((2, 2))}, "expected tokens and position"),
+        ({"tokens": np.zeros((2, 2)), "position": np.array(0.5)}, "position: expected one whole number"),
+    ],
+)
+def test_a_state_of_another_convolution_is_refused(state, problem):
+    with pytest.raises(DataError, match=problem):
+        attnkit.conv(of(np.ones((3, 2))), filters=2, size=3, padding="causal", state_in=state)

@@ -77,6 +77,17 @@ def test_an_odd_zero_of_same_is_after_the_input_and_of_same_lower_before_it():
     assert convolve(x, w, options=Convolution((2,), "same"))["output"].ravel().tolist() == [21, 4]
 
 
+def test_a_causal_window_ends_at_its_own_token():
+    """The last number of the kernel meets the newest token; zeros are before the first one."""
+    x, w = np.arange(1.0, 6.0)[:, None], np.array([[[0.1, 0.2, 0.3, 0.4]]])
+    ours = convolve(x, w, options=Convolution(padding="causal"))["output"].ravel()
+    np.testing.assert_allclose(ours, [0.4, 1.1, 2, 3, 4])
+    wide = convolve(x, w[..., :2], options=Convolution(padding="causal", dilation=(3,)))["output"].ravel()
+    np.testing.assert_allclose(wide, [0.2, 0.4, 0.6, 0.1 + 0.8, 0.2 + 1.0])
+    with pytest.raises(UsageError, match="causal for a kernel of two dimensions"):
+        convolve(FIVE, ONES, options=Convolution(padding="causal"))
+
+
 def test_the_steps_are_the_padded_input_and_its_windows():
     x, w = np.array([[1.0, 2.0], [3.0, 4.0]]), np.ones((1, 2, 2))
     steps = convolve(x, w, None, Convolution(padding=(1, 0)), ("padded", "windows"))

@@ -273,16 +273,17 @@ def conv_nodes(call: StageCall) -> StageGraph:
 
 def _convolution(scope: Scope, x: Array) -> Array:
     stage: ConvolutionStage = scope.option("stage")
-    y = convolve(stage.channels_last(x), stage.weights["w"], stage.weights.get("b"), stage.options)["output"]
+    whole, options = stage.continued(stage.channels_last(x))
+    y = convolve(whole, stage.weights["w"], stage.weights.get("b"), options)["output"]
     return stage.channels_back(y)
 
 
 def _undo_convolution(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
     stage: ConvolutionStage = scope.option("stage")
-    last, dy = stage.channels_last(x), stage.channels_last(dy)
-    dx, dw, db = convolve_backward(dy, last, stage.weights["w"], stage.options)
+    whole, options = stage.continued(stage.channels_last(x))
+    dx, dw, db = convolve_backward(stage.channels_last(dy), whole, stage.weights["w"], options)
     scope.add("", {"w": dw} | ({"b": db} if "b" in stage.weights else {}))
-    return [stage.channels_back(dx)]
+    return [stage.channels_back(dx if stage.before is None else dx[..., stage.before.shape[-2] :, :])]
 
 
 def rnn_nodes(call: StageCall) -> StageGraph:

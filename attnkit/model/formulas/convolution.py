@@ -23,7 +23,7 @@ class Convolution(NamedTuple):
     stride    the distance of two windows
     padding   zeros around the input: one number for all sides, one a dimension, or all first sides and then all last
               ones, as ONNX has them; same: so many that stride s makes ⌈size / s⌉ windows, an odd one of them at the
-              end; same-lower: at the beginning
+              end; same-lower: at the beginning; causal: all before the input, so that a window ends at its own token
     dilation  the distance of two numbers of a window
     groups    parts of the channels, each with outputs of its own
     """
@@ -218,6 +218,10 @@ def find_zeros(
     if isinstance(padding, tuple):
         both = padding if len(padding) == 2 * over else 2 * repeat_number(padding, over, "padding", 2 * over)
         return both[:over], both[over:]
+    if padding == "causal":
+        if over > 1:
+            raise UsageError("causal for a kernel of two dimensions (expected one)", "--padding")
+        return (windows.spans()[0] - 1,), (0,)
     each = zip(sizes, windows.spans(), windows.stride, strict=True)
     totals = [max((math.ceil(size / stride) - 1) * stride + span - size, 0) for size, span, stride in each]
     less, more = tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
