@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
@@ -54,12 +54,14 @@ class Ran:
 
     kind    pipeline or trace
     dtype   of their numbers
+    runs    tokens -> the stages, of a pipeline that is swept
     """
 
     kind: str
     title: str
     rows: list[Cost]
     dtype: str
+    runs: Mapping[int, Sequence[Cost]] = field(default_factory=dict)
 
 
 def read_counted(stage: Stage, upstream: Records | None) -> Records:
@@ -76,7 +78,8 @@ def read_operands(stage: Stage, upstream: Records | None) -> "Models | Ran":
         if first == "-" or os.path.lexists(first):
             return read_trace(stage, first)
         if pipeline.is_pipeline(first):
-            return run_pipeline(stage, first, upstream)
+            is_swept = stage.parameters["sweep"]
+            return sweep_pipeline(stage, first, upstream) if is_swept else run_pipeline(stage, first, upstream)
     if len({os.path.realpath(folder) for folder in stage.operands}) < len(stage.operands):
         raise UsageError(f"expected two models, got {first} twice")
     checkpoints = [*map(operands.load_model, stage.operands)]
@@ -109,6 +112,42 @@ def run_pipeline(stage: Stage, text: str, upstream: Records | None) -> Ran:
     for one in stages:
         stage.files.digests |= one.files.compute_digests(True)
     return Ran("pipeline", f"pipeline: {counted(records, 'record')}", shorten_names(counts), dtype)
+
+
+def sweep_pipeline(stage: Stage, text: str, upstream: Records | None) -> Ran:
+    """Run a pipeline for x of standard input at several lengths, its tokens repeated."""
+    name, numbers = sweep_values(stage.parameters["sweep"])
+    if name != "tokens":
+        raise UsageError(f"a pipeline has lengths of texts: tokens=A:B, got {name}", "--sweep")
+    if upstream is None:
+        source, _ = operands.open_operand("-")
+        with source:
+            items = [*formats.read(source)]
+    else:
+        items = [*upstream.items]
+    records = [one for one in items if isinstance(one, Record)]
+    if len(items) != 1 or not records or records[0]["x"].ndim < 2 or not records[0]["x"].shape[-2]:
+        raise UsageError("needs one record with x (T, D) or (B, T, D) on standard input", "--sweep")
+    x, runs, dtype = records[0]["x"], dict[int, Sequence[Cost]](), "float32"
+    for number in numbers:
+        longer = Record({"x": x.take(np.arange(number) % x.shape[-2], axis=-2)})
+        ran = run_pipeline(stage, text, Records("npz", iter([longer])))
+        runs[number], dtype = ran.rows, ran.dtype
+    return Ran("pipeline", "pipeline", [], dtype, runs)
+
+
+def swept_stages(ran: Ran, dtype: str) -> Record:
+    """The FLOPs and the bytes of each stage at each length: x (run, curve)."""
+    totals = {number: counting.total_stages(rows) for number, rows in ran.runs.items()}
+    stages = [*dict.fromkeys(stage for one in totals.values() for stage in one)]
+    size = counting.ITEMSIZES[dtype]
+    curves = [f"{stage} {unit}" for unit in ("FLOPs", "bytes") for stage in stages]
+    rows = [
+        [one[stage].flops for stage in stages] + [size * (one[stage].read + one[stage].written) for stage in stages]
+        for one in totals.values()
+    ]
+    runs = [f"{number} tokens" for number in totals]
+    return Record({"x": Tensor(np.array(rows, np.int64), ("run", "curve"))}, {"run": runs, "curve": curves})
 
 
 def read_trace(stage: Stage, path: str) -> Ran:
@@ -266,10 +305,29 @@ def sweep_table(record: Record) -> display.TextTable:
             for name, number in zip(names, numbers, strict=True)
         ]
         cells.append([run, *texts])
-    weights, scores = (next(at for at, name in enumerate(names) if of in name) for of in ("of weights", "of scores"))
-    passed = [run for run, row in zip(runs, record["x"].tolist(), strict=True) if row[scores] > row[weights]]
-    footer = f"from {passed[0]} on scores cost more than products with weights" if passed and len(names) == 5 else ""
+    footer = describe_crossing(names, runs, record["x"].tolist())
     return display.TextTable(["run", *names], cells, range(1, len(names) + 1), footer=footer)
+
+
+def describe_crossing(names: Sequence[str], runs: Sequence[str], rows: Sequence[Sequence[int]]) -> str:
+    """The run from which on scores cost more than weights, or a stage than another.
+
+    >>> names = ["1.a FLOPs", "2.b FLOPs", "1.a bytes", "2.b bytes"]
+    >>> describe_crossing(names, ["2", "4"], [[1, 3, 0, 0], [5, 3, 0, 0]])
+    'from 4 on 1.a has more FLOPs than 2.b'
+    """
+    kinds = [next((at for at, name in enumerate(names) if of in name), -1) for of in ("of weights", "of scores")]
+    if len(names) == len(counting.CURVES) and min(kinds) >= 0:
+        passed = [run for run, row in zip(runs, rows, strict=True) if row[kinds[1]] > row[kinds[0]]]
+        return f"from {passed[0]} on scores cost more than products with weights" if passed else ""
+    if len(names) != 4 or not names[1].endswith(" FLOPs"):
+        return ""
+    for more, less in ((0, 1), (1, 0)):
+        passed = [run for run, row in zip(runs, rows, strict=True) if row[more] > row[less]]
+        if passed and len(passed) < len(runs) and passed[0] != runs[0]:
+            stages = [names[at].removesuffix(" FLOPs") for at in (more, less)]
+            return f"from {passed[0]} on {stages[0]} has more FLOPs than {stages[1]}"
+    return ""
 
 
 def paper_table(record: Record) -> display.TextTable:
@@ -437,7 +495,8 @@ def cost(
         typer.Option(
             parser=parse_sweep,
             metavar="NAME=A:B",
-            help="totals for tokens, generate or batch from A to B, each twice the one before: tokens=128:131072",
+            help="totals for tokens, generate or batch from A to B, each twice the one before: tokens=128:131072; of a "
+            "pipeline each stage, for x of standard input repeated to so many tokens",
         ),
     ] = "",
     parts: Annotated[
@@ -481,6 +540,9 @@ def cost(
     stage, quantity), whole numbers, which csv and markdown list. The least cache is that of the keys in windows, or of
     latent vectors.
 
+    With --sweep tokens=A:B, a PIPELINE is run at each length: x of standard input is cut or repeated, and the table has
+    the FLOPs and the bytes of each stage.
+
     --measure predicts the time of a stage by the slower of its products and its bytes, at the rates of a large product
     and of a copy. --paper has the operations of a layer, the steps that must follow one another, and the longest path
     between two tokens: self-attention that is called O(1) has one such step, and n² d operations.
@@ -494,12 +556,9 @@ def cost(
       attnkit cost DIR --paper --sweep tokens=128:4096 --measure
     """
     if isinstance(models, Ran):
-        given = {"tokens": tokens, "generate": generate, "batch": batch > 1, "train": train, "sweep": sweep}
-        given |= {"measure": measure, "paper": paper}
-        if flag := next((name for name, value in given.items() if value), None):
-            raise UsageError(f"needs the folder of a model, not a {models.kind}", f"--{flag}")
-        held = {models.title: {"weights": sum(one.parameters for one in models.rows)}}
-        return counting.phases_record({models.title: models.rows}, held, dtype or models.dtype, by_layer=not parts)
+        given = {"tokens": tokens, "generate": generate, "batch": batch > 1, "train": train}
+        given |= {"sweep": bool(sweep) and not models.runs, "measure": measure, "paper": paper}
+        return ran_record(models, given, dtype or models.dtype, parts)
     if measure and dtype not in (None, "float32"):
         raise UsageError(f"measures a pass in float32, not in {dtype}", "--measure")
     dtype = dtype or "float32"
@@ -532,6 +591,19 @@ def cost(
     from attnkit.interpret.roofline import measured_record
 
     return measured_record(record, models.checkpoints[0], run)
+
+
+def ran_record(ran: Ran, given: Mapping[str, Any], dtype: str, parts: bool) -> Record:
+    """The record of stages that ran.
+
+    UsageError for an option of models among those that are given.
+    """
+    if flag := next((name for name, value in given.items() if value), None):
+        raise UsageError(f"needs the folder of a model, not a {ran.kind}", f"--{flag}")
+    if ran.runs:
+        return swept_stages(ran, dtype)
+    held = {ran.title: {"weights": sum(one.parameters for one in ran.rows)}}
+    return counting.phases_record({ran.title: ran.rows}, held, dtype, by_layer=not parts)
 
 
 SPELLED = {"tokens": "tokens", "generate": "generated", "batch": "texts"}

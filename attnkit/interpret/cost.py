@@ -532,6 +532,19 @@ def sweep_record(models: Mapping[str, ModelShapes], runs: Mapping[str, Workload]
     return Record({"x": Tensor(np.array(rows, np.int64), ("run", "curve"))}, {"run": [*runs], "curve": curves})
 
 
+def total_stages(rows: Iterable[Cost]) -> dict[str, Cost]:
+    """The total of the rows of each stage of a pipeline, by its number and tool.
+
+    >>> total_stages([Cost("1.attend.q", flops=2), Cost("1.attend.k", flops=3)])["1.attend"].flops
+    5
+    """
+    totals: dict[str, Cost] = {}
+    for row in rows:
+        stage = ".".join(row.name.split(".")[:2])
+        totals[stage] = add_costs(totals[stage], row) if stage in totals else row._replace(name=stage)
+    return totals
+
+
 def sum_run(model: ModelShapes, run: Workload, itemsize: int) -> list[int]:
     """The totals of a run, in the order of CURVES."""
     rows = [row for some in count_phases(model, run).values() for row in some]

@@ -1,5 +1,7 @@
 """The tool cost: sweeps, two models, Table 1, and what is measured."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from attnkit.errors import UsageError
 from attnkit.interpret import cost as counting
 from attnkit.interpret import roofline
 from attnkit.records import shared_labels
+from tests import process
 from tests.drawing import write_model
 from tests.places import FRENCH, MODELS, STORY
 
@@ -125,3 +128,15 @@ def test_the_prediction_is_that_of_the_slower_part():
 def test_runs_that_do_not_exist(models, options):
     with pytest.raises(UsageError):
         attnkit.cost(*models, **options)
+
+
+def test_a_swept_pipeline_shows_from_which_length_on_a_state_costs_less_than_attention(tmp_path):
+    """4 T² D of attention and 6 T D² of the delta rule, D 8: equal at 12 tokens, whatever x is."""
+    text = "attend --causal | recall --rule delta"
+    line = f"attnkit embed 'a b c' --dim 8 | attnkit cost '{text}' --sweep tokens=6:24"
+    record = json.loads(process.bash(f"{line} -f json", cwd=tmp_path).out)
+    assert record["labels"]["curve"][:2] == ["1.attend FLOPs", "2.recall FLOPs"]
+    rows = [row[:2] for row in record["tensors"]["x"]["data"]]
+    assert rows == [[4 * t * t * 8, 6 * t * 8 * 8] for t in (6, 12, 24)]
+    shown = process.bash(f"{line} -f table", cwd=tmp_path).out.decode()
+    assert shown.splitlines()[-1] == "from 24 tokens on 1.attend has more FLOPs than 2.recall"
