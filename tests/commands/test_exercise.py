@@ -58,6 +58,23 @@ def cells(given):
     return states
 
 
+def summed_state(given):
+    """The sum over the tokens up to each, of the product of its query with their keys times their values."""
+    rows = []
+    for t, q in enumerate(given["q"]):
+        pairs = zip(given["k"][: t + 1], given["v"][: t + 1], strict=True)
+        rows.append([sum((q[0] * k[0] + q[1] * k[1]) * v for k, (v,) in pairs)])
+    return rows
+
+
+def corrected_state(given):
+    a, b = 0.0, 0.0
+    for (x, y), (v,) in zip(given["k"], given["v"], strict=True):
+        error = v - (a * x + b * y)
+        a, b = a + x * error, b + y * error
+    return [[a], [b]]
+
+
 def additive(given):
     (s,), v = given["s"], given["weights"]["va"]
     return [[sum(w * math.tanh(x + y) for w, x, y in zip(v, s, h, strict=True)) for h in given["h"]]]
@@ -223,6 +240,8 @@ BY_HAND = {
         ]
         for start in (0, 2)
     ],
+    "A state that sums": summed_state,
+    "The delta rule": corrected_state,
     "The gradient of the loss": lambda given: [
         [one - (place == 0) for place, one in enumerate(row)] for row in softmax(given["logits"])
     ],

@@ -221,6 +221,30 @@ def test_a_padded_batch_has_no_gradient_at_its_padding():
     assert found["check"][2] < 1e-6
 
 
+SHARES = {
+    16: [(0.42, 0.92), (0.50, 0.88), (0.38, 0.67), (0.17, 0.39)],
+    32: [(0.50, 1.00), (0.58, 1.00), (0.56, 0.92), (0.45, 0.76)],
+    64: [(0.58, 1.00), (0.50, 1.00), (0.46, 1.00), (0.48, 0.99)],
+}  # width -> of 4, 8, 16 and 32 keys
+
+
+@pytest.mark.parametrize("width", SHARES)
+def test_how_many_keys_find_their_second_value_in_a_sum_and_by_the_delta_rule(width):
+    """The table of the lecture: each key is written twice, and the value that is nearest by angle counts."""
+    for count, expected in zip((4, 8, 16, 32), SHARES[width], strict=True):
+        for corrects, share in enumerate(expected):
+            found = []
+            for seed in range(3):
+                rng = np.random.default_rng(seed)
+                k, v = rng.normal(size=(count, width)), rng.normal(size=(2 * count, width))
+                k /= np.linalg.norm(k, axis=-1, keepdims=True)
+                keys, values = np.concatenate([k, k])[None, None], v[None, None]
+                read = k @ linear_attention(Memory(keys, keys, values, corrects=bool(corrects)))["state"][0, 0]
+                nearest = (read @ (v / np.linalg.norm(v, axis=-1, keepdims=True)).T).argmax(axis=1)
+                found.append((nearest == np.arange(count) + count).mean())
+            assert round(float(np.mean(found)), 2) == pytest.approx(share, abs=0.011)
+
+
 def flops(record):
     at = [record.labels["quantity"].index(name) for name in ("FLOPs", "elementwise FLOPs")]
     row = record.labels["stage"].index(next(name for name in record.labels["stage"] if name.endswith("read")))

@@ -30,6 +30,7 @@ from attnkit.model.exercises.worked_steps import (
     transposed,
     windows_of,
     work,
+    write_pairs,
 )
 from attnkit.model.slips import (
     BLOCKED_ZERO,
@@ -1100,6 +1101,56 @@ KERNELS = (
     ),
 )
 
+STATES = (
+    Slip(
+        "later tokens are read",
+        {"seen": lambda scores: scores},
+        "a token reads the state as it is after its own token",
+    ),
+    Slip(
+        "the token itself is not read",
+        {"seen": lambda scores: np.tril(scores, -1)},
+        "a token is written first, and then its query reads",
+    ),
+    Slip(
+        "that is the value of each token alone",
+        {"seen": lambda scores: np.diag(np.diag(scores))},
+        "the state also holds the tokens before",
+    ),
+    Slip(
+        "queries and keys are exchanged",
+        {"scores": lambda q, k: k @ transposed(q)},
+        "keys are written, and queries read",
+    ),
+)
+DELTAS = (
+    Slip(
+        "the values are added without the correction",
+        {"state": lambda k, v: write_pairs(k, v, lambda value, held: value)},
+        "what the state holds at the key is subtracted from the value first",
+    ),
+    Slip(
+        "what the state holds is added",
+        {"state": lambda k, v: write_pairs(k, v, lambda value, held: value + held)},
+        "it is subtracted from the value",
+    ),
+    Slip(
+        "the error has the other sign",
+        {"state": lambda k, v: write_pairs(k, v, lambda value, held: held - value)},
+        "it is the value less what the state holds",
+    ),
+    Slip(
+        "only the last token is written",
+        {"state": lambda k, v: np.outer(k[-1], v[-1])},
+        "each token changes the state that the token before has left",
+    ),
+    Slip(
+        "the last token is not written",
+        {"state": lambda k, v: write_pairs(k[:-1], v[:-1], lambda value, held: value - held)},
+        "each token is asked for, and then written",
+    ),
+)
+
 # computation -> the slips that are tried in it
 SLIPS: dict[str, tuple[Slip[Formula], ...]] = {
     "recurrent": RECURRENCES,
@@ -1134,6 +1185,8 @@ SLIPS: dict[str, tuple[Slip[Formula], ...]] = {
     "attention gradient": PATHS,
     "top-k": (*CHOICES, *SOFTMAXES),
     "cached attention": (*CACHES, *SCALES, *SOFTMAXES, *OUTPUTS),
+    "linear attention": STATES,
+    "delta rule": DELTAS,
     "rollout": ROLLOUTS,
     "patches": KERNELS,
     "frames": KERNELS,
@@ -1142,6 +1195,10 @@ SLIPS: dict[str, tuple[Slip[Formula], ...]] = {
 # step, or computation.step -> what its numbers are called
 WORDS = {
     "states": "the states",
+    "linear attention.scores": "the products of queries and keys",
+    "seen": "the products with keys up to the own token",
+    "read": "the numbers that are read",
+    "state": "the state",
     "i": "the input gates",
     "f": "the forget gates",
     "g": "the candidates",

@@ -133,6 +133,17 @@ def cells_of(i: Any, f: Any, g: Any) -> Any:
     return np.array(cells[1:])[:, None]
 
 
+def write_pairs(keys: Any, values: Any, written: Formula) -> Any:
+    """The state after every key and value is written: (T, K), (T, V) -> (K, V).
+
+    written  (the value, what the state holds at the key) -> what is written at the key
+    """
+    state = np.zeros((keys.shape[1], values.shape[1]))
+    for key, value in zip(keys, values, strict=True):
+        state = state + np.outer(key, written(value, key @ state))
+    return state
+
+
 def sum_paths(w: Any, u: Any, steps: Sequence[int]) -> Any:
     """The gradient w (1 + u + u² + …) by the number of later states.
 
@@ -289,6 +300,12 @@ COMPUTATIONS: dict[str, Steps] = {
         "v": lambda past, x: np.concatenate([past[0], x]),
         **ATTENTION,
     },
+    "linear attention": {
+        "scores": lambda q, k: q @ transposed(k),
+        "seen": lambda scores: np.tril(scores),
+        "read": lambda seen, v: seen @ v,
+    },
+    "delta rule": {"state": lambda k, v: write_pairs(k, v, lambda value, held: value - held)},
     "rollout": {"rollout": lambda first, second: second @ first},
     "patches": {"patches": lambda x, w: (patches_of(x[..., 0]) * w[0, 0]).sum((-2, -1))[:, None]},
     "frames": {"frames": lambda x, w: windows_of(x[:, 0], 3, 2, 1) @ w[0, 0][:, None]},
