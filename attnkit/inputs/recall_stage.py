@@ -198,6 +198,8 @@ def take_heads(chosen: RecallOptions, shapes: Mapping[str, tuple[int, ...]]) -> 
     for flag, number, count in (("--heads", chosen.heads, heads), ("--key-heads", chosen.key_heads, groups)):
         if number not in (None, 1, count):
             raise UsageError(f"{number}, but x has {count}", flag)
+    if not (heads and groups):
+        raise DataError(f"x of {heads} heads: expected 1 or more")
     return chosen._replace(heads=heads, key_heads=groups)
 
 
@@ -218,6 +220,9 @@ def find_recall_weights(
     if weights.params is not None:
         if unknown := [name for name in weights.params if name not in PARAMETERS]:
             raise DataError(f"parameter {unknown[0]!r} is not one of {join_names([*PARAMETERS])}", "--params")
+        for name, array in weights.params.items():
+            if array.ndim != len(PARAMETERS[name]):
+                raise DataError(f"{name} of rank {array.ndim}: expected {len(PARAMETERS[name])}", "--params")
         return {name: array.astype(dtype, copy=False) for name, array in weights.params.items()}
     if weights.seed is None:
         return {}
@@ -247,7 +252,7 @@ def parameter_sizes(
     keys = next((params[name].shape[-1] for name in ("wq", "wk") if name in params), None)
     sizes = width | {"heads": heads, "keys": keys or width["query"], "values": width["value"]}
     for name, of in (("wv", "values"), ("wo", "out"), ("wdt", "steps")):
-        sizes[of] = params[name].shape[-1] if name in params and params[name].ndim else sizes.get(of, width["value"])
+        sizes[of] = params[name].shape[-1] if name in params else sizes.get(of, width["value"])
     if "wdt" not in params:
         sizes["steps"] = heads
     for of, count in (("keys", groups), ("values", heads)):

@@ -269,6 +269,7 @@ def test_costs_by_hand():
         ({"params": {"wq": np.ones((5, 6))}}, r"wq \(5,6\): expected \(6,6\)"),
         ({"params": {"w": np.ones((5, 6))}}, "parameter 'w' is not one of wq"),
         ({"params": {"wq": np.ones((6, 4))}}, "queries of width 4 and keys of width 6"),
+        ({"params": {"wq": np.array(1.0)}}, "wq of rank 0: expected 2"),
         ({"heads": 4}, "d_model 6 is not divisible by heads 4"),
         ({"heads": 3, "key_heads": 2}, "3 heads of values are no multiple of 2"),
         ({"key": X[0, 1:]}, r"\(6,6\): expected the tokens of the queries \(7,6\)"),
@@ -301,3 +302,14 @@ def test_what_does_not_fit_is_named(options, problem):
 def test_options_that_exclude_one_another(options, problem):
     with pytest.raises(UsageError, match=problem):
         attnkit.recall(of(X[0]), **options)
+
+
+@pytest.mark.parametrize("shape", [(0, 6), (0, 7, 6), (7, 0), (2, 0, 6), (1, 2, 0, 3)])
+@pytest.mark.parametrize("options", [{}, {"chunk": 2}, {"rule": "delta", "chunk": 2}, {"rule": "delta", "steps": True}])
+def test_an_empty_input_has_an_empty_result(shape, options):
+    assert attnkit.recall(of(np.zeros(shape)), **options)["x"].shape == shape
+
+
+def test_an_input_without_heads_is_refused():
+    with pytest.raises(DataError, match="x of 0 heads: expected 1 or more"):
+        attnkit.recall(of(np.zeros((1, 0, 3, 4))))

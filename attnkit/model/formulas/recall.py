@@ -105,7 +105,8 @@ def check_memory_shapes(memory: Memory, state: Array | None = None) -> None:
     if q.shape != k.shape or k.shape[:-1] != v.shape[:-1]:
         raise DataError(f"q {as_text(q.shape)}, k {as_text(k.shape)} and v {as_text(v.shape)} do not fit")
     if decay is not None and (decay.shape[:-1] != k.shape[:-1] or decay.shape[-1] not in (1, k.shape[-1])):
-        raise DataError.about("decay", f"{as_text(decay.shape)}: expected {as_text((*k.shape[:-1], 1))}")
+        rows, each = as_text((*k.shape[:-1], 1)), as_text(k.shape)
+        raise DataError.about("decay", f"{as_text(decay.shape)}: expected {rows} or {each}")
     if beta is not None and beta.shape != k.shape[:-1]:
         raise DataError.about("beta", f"{as_text(beta.shape)}: expected {as_text(k.shape[:-1])}")
     if state is not None and state.shape != memory.state_shape:
@@ -302,7 +303,8 @@ class Chunks(NamedTuple):
 def prepare_chunks(memory: Memory, size: int) -> Chunks:
     """What the states between chunks do not change, for all chunks at once."""
     q, k, v, decay, beta = (
-        None if one is None else one.reshape(*one.shape[:2], -1, size, *one.shape[3:]) for one in memory[:5]
+        None if one is None else one.reshape(*one.shape[:2], one.shape[2] // size, size, *one.shape[3:])
+        for one in memory[:5]
     )
     assert q is not None and k is not None and v is not None
     ratios = None if decay is None else decay_ratios(decay)
