@@ -42,6 +42,7 @@ TOOLS = (
     "explore",
     "peek",
     "diff",
+    "check",
     "run",
     "history",
 )

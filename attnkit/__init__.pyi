@@ -8,6 +8,7 @@ import numpy as np
 
 from attnkit import formats as formats
 from attnkit import model as model
+from attnkit.checking.report import CheckReport
 from attnkit.checkpoints import Checkpoint
 from attnkit.cli.notebook import plot as plot
 from attnkit.display.notebook import Rendering
@@ -698,6 +699,24 @@ def diff(
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
 ) -> DiffReport | VerdictReport | WeightsReport | AgreementReport: ...
+def check(
+    stage: str,
+    implementation: Any,
+    /,
+    *,
+    seed: int = 0,
+    dtype: Literal["float32", "float64", "float16", "bfloat16"] = "float32",
+    case: int | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    hide_slip: bool = False,
+    bind: Sequence[str] | str = (),
+    convention: Sequence[str] | str = (),
+    as_: Literal["torch", "numpy", "jax"] | None = None,
+    python: str | None = None,
+    timeout: float = 10.0,
+    memory: float | None = None,
+) -> CheckReport: ...
 def run(
     pipeline: Path,
     record: TensorLike | None = None,

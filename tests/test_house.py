@@ -46,6 +46,7 @@ FLOORS = (
     ("generation", "debugger"),
     ("teaching",),
     ("training",),
+    ("checking",),
     ("cli",),
     ("commands",),
 )

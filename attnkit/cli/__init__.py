@@ -69,6 +69,7 @@ TOOLS = {
     "explore": "a page that explores a trace: heads, text, stages, differences",
     "peek": "show the records in the middle of a pipe",
     "diff": "compare two tensors or records",
+    "check": "verify an implementation of a stage, and name its slip",
     "run": "a whole pipeline in one process",
     "grad": "the gradients of a pipeline",
     "history": "print the commands that made a record; run them again",

@@ -36,6 +36,7 @@ import numpy as np
 
 from attnkit import formats as formats
 from attnkit import model as model
+from attnkit.checking.report import CheckReport
 from attnkit.checkpoints import Checkpoint
 from attnkit.cli.notebook import plot as plot
 from attnkit.display.notebook import Rendering

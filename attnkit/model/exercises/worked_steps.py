@@ -20,15 +20,17 @@ EPS = 1e-5  # of the norms on paper
 PLACES = 2  # decimals of a step on paper
 
 
-def work(steps: Steps, given: Mapping[str, Any]) -> dict[str, Any]:
+def work(steps: Steps, given: Mapping[str, Any], change: Formula = lambda value: value) -> dict[str, Any]:
     """Compute every step of a computation from given tensors.
+
+    change  what is made of the result of each step, before others read it
 
     >>> work({"double": lambda x: 2 * x, "more": lambda double, x: double + x}, {"x": np.array([1, 2])})["more"]
     array([3., 6.])
     """
     values = dict(given)
     for name, formula in steps.items():
-        values[name] = _compute(formula, values)
+        values[name] = change(_compute(formula, values))
     return values
 
 

@@ -1,0 +1,11 @@
+"""Anyone's implementation of a stage, verified by drawn inputs, and its slip.
+
+definition    what a definition states: arguments, steps, cases, conventions, slips
+definitions   the table of all definitions, a file for each group of them
+cases         the inputs of a case, drawn from a seed
+binding       which argument of a definition a parameter takes, by a table of synonyms
+interpreter   what runs in the process of an implementation in Python: it loads, constructs and calls, with NumPy alone
+callees       implementations: a function of this process, Python in a process of its own, a program
+verdict       the outcome of each case, the conventions and the slip that explain them, the smallest case that fails
+report        the verdict as a record that shows itself
+"""

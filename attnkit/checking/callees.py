@@ -1,0 +1,415 @@
+"""Implementations: a function of this process, Python in a process of its own.
+
+A callee is loaded once, and called for every case with the arguments of a definition.
+"""
+
+import contextlib
+import inspect
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from attnkit.checking import interpreter
+from attnkit.checking.binding import Binding, Slot, bind, simplify
+from attnkit.checking.cases import Drawn, find_optional
+from attnkit.checking.definition import Definition
+from attnkit.errors import AttnkitError, DataError, UsageError
+from attnkit.model.dtypes import Array
+
+LEAST_BYTES = 1 << 20  # that an answer may always have
+TIMES_BYTES = 64  # and how many times those of the inputs
+STDERR_BYTES = 4096
+FILE_BYTES = 64 << 20  # that an implementation may write to a file
+CALLS = 60  # times the seconds of a case that its process may compute
+LOADING = 6  # times the seconds of a case that loading may take
+TIMEOUT = "no answer within {:g} s"
+
+
+class CalleeError(AttnkitError):
+    """An implementation that cannot be loaded."""
+
+    exit_code = 3
+
+
+class Outcome(NamedTuple):
+    """What an implementation made of a case.
+
+    array    its answer, None where it has none
+    dtype    the dtype of its answer
+    problem  why it has none
+    lacks    the argument that it does not take
+    changed  the arguments that it changed in place
+    """
+
+    array: Array | None
+    dtype: str = "float32"
+    problem: str = ""
+    lacks: str = ""
+    changed: tuple[str, ...] = ()
+
+
+class Callee(Protocol):
+    """An implementation of a definition."""
+
+    @property
+    def title(self) -> str:
+        """What it is, with its parameters: "mine.attention(q, k, v)"."""
+
+    @property
+    def library(self) -> str:
+        """Whose arrays it takes; "" for a program."""
+
+    @property
+    def by_place(self) -> tuple[str, ...]:
+        """The arguments whose order is not told by names."""
+
+    def takes(self, argument: str) -> bool:
+        """Whether it takes an argument of the definition."""
+
+    def call(self, case: Drawn, given: Mapping[str, Any], dtype: str) -> Outcome:
+        """Call it with the arguments of a case."""
+
+    def close(self) -> None:
+        """End what it runs in."""
+
+
+class Host(Protocol):
+    """What runs an implementation in Python: this process or another."""
+
+    def ask(self, request: dict[str, Any], arrays: Sequence[Array], most: int) -> tuple[dict[str, Any], list[Array]]:
+        """Carry out a request."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+class ThisProcess:
+    """Runs an object of this process."""
+
+    def __init__(self) -> None:
+        self.interpreter = interpreter.Interpreter()
+
+    def ask(self, request: dict[str, Any], arrays: Sequence[Array], most: int) -> tuple[dict[str, Any], list[Array]]:
+        return interpreter.answer(self.interpreter, request, arrays)
+
+    def close(self) -> None:
+        pass
+
+
+class OwnProcess:
+    """Runs a file in a process of the user's interpreter, which sees the inputs alone.
+
+    Its standard output goes to standard error. It is started anew after it was killed.
+    """
+
+    def __init__(self, python: str, timeout: float, memory: int, first: dict[str, Any]) -> None:
+        self.python, self.timeout, self.memory, self.first = python, timeout, memory, first
+        self.process: subprocess.Popen[bytes] | None = None
+        self.loaded: dict[str, Any] = {}
+
+    def start(self) -> None:
+        """Start the process and load the file; CalleeError if that fails."""
+        ours, theirs = os.pipe(), os.pipe()
+        code = inspect.getsource(interpreter) + f"\nserve({ours[0]}, {theirs[1]})\n"
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - read when the process has ended
+        try:
+            self.process = subprocess.Popen(
+                [self.python, "-I", "-c", code],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno() if has_descriptor(sys.stderr) else subprocess.DEVNULL,
+                stderr=self.errors,
+                pass_fds=(ours[0], theirs[1]),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UsageError(f"{self.python}: {error.strerror}", "--python") from None
+        finally:
+            os.close(ours[0])
+            os.close(theirs[1])
+        self.requests, self.replies = os.fdopen(ours[1], "wb"), theirs[0]
+        limits = {"CPU": int(CALLS * self.timeout), "FSIZE": FILE_BYTES, "CORE": 0}
+        self._send({"do": "limit", **limits, **({"AS": self.memory} if self.memory else {})})
+        self.loaded, _ = self._exchange(self.first, (), LEAST_BYTES, LOADING * self.timeout)
+
+    def ask(self, request: dict[str, Any], arrays: Sequence[Array], most: int) -> tuple[dict[str, Any], list[Array]]:
+        if self.process is None:
+            self.start()
+        if request.get("do") == "load":
+            return self.loaded, []
+        return self._exchange(request, arrays, most, self.timeout)
+
+    def _send(self, request: dict[str, Any], arrays: Sequence[Array] = ()) -> None:
+        interpreter.write_message(self.requests, request, arrays)
+
+    def _exchange(
+        self, request: dict[str, Any], arrays: Sequence[Array], most: int, seconds: float
+    ) -> tuple[dict[str, Any], list[Array]]:
+        deadline = time.monotonic() + seconds
+
+        def read(length: int) -> bytes:
+            data = b""
+            while len(data) < length:
+                ready, _, _ = select.select([self.replies], [], [], max(deadline - time.monotonic(), 0))
+                if not ready:
+                    raise TimeoutError
+                part = os.read(self.replies, min(length - len(data), 1 << 20))
+                if not part:
+                    raise EOFError
+                data += part
+            return data
+
+        try:
+            self._send(request, arrays)
+            return interpreter.read_message(read, most)
+        except TimeoutError:
+            problem = TIMEOUT.format(seconds)
+        except ValueError as error:
+            problem = f"its answer is too large: {error}"
+        except (EOFError, BrokenPipeError):
+            problem = self._describe_end()
+        self.close()
+        return {"ok": False, "problem": problem}, []
+
+    def _describe_end(self) -> str:
+        assert self.process is not None
+        code = self.process.wait()
+        self.errors.seek(0, os.SEEK_END)
+        self.errors.seek(max(self.errors.tell() - STDERR_BYTES, 0))
+        lines = self.errors.read().decode("utf-8", "replace").strip().splitlines()
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return f"its process ended with {how}" + (f": {lines[-1]}" if lines else "")
+
+    def close(self) -> None:
+        if self.process is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        with contextlib.suppress(OSError):
+            self.requests.close()
+        os.close(self.replies)
+        self.errors.close()
+        self.process = None
+
+
+def has_descriptor(stream: Any) -> bool:
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        return isinstance(stream.fileno(), int)
+    return False
+
+
+@dataclass
+class PythonCallee:
+    """A function, a class, or an instance in Python.
+
+    facts    what the interpreter found
+    binding  of the parameters of the function, or of those that construct a class
+    stated   argument by parameter, as the user says
+    """
+
+    definition: Definition
+    host: Host
+    facts: dict[str, Any]
+    stated: Mapping[str, str]
+    binding: Binding = field(init=False)
+    calls: Binding = field(init=False)  # of the call of an instance of a class
+
+    def __post_init__(self) -> None:
+        if not self.is_class:
+            names = {name: one.names for name, one in self.definition.arguments.items()}
+            self.binding = self._bind(self.facts["parameters"], names, self._required())
+
+    @classmethod
+    def open(
+        cls, definition: Definition, host: Host, request: dict[str, Any], stated: Mapping[str, str]
+    ) -> "PythonCallee":
+        """Load an implementation. CalleeError if that fails."""
+        facts, _ = host.ask(request, (), LEAST_BYTES)
+        if not facts.pop("ok"):
+            host.close()
+            raise CalleeError(facts["problem"])
+        return cls(definition, host, facts, stated)
+
+    @property
+    def is_class(self) -> bool:
+        return bool(self.facts["is_class"])
+
+    @property
+    def title(self) -> str:
+        names = [one for one, *_ in self.facts["parameters"]]
+        return f"{self.facts['name']}({', '.join(names)})"
+
+    @property
+    def library(self) -> str:
+        return str(self.facts["library"])
+
+    @property
+    def by_place(self) -> tuple[str, ...]:
+        return () if self.is_class else self.binding.by_place
+
+    def _required(self) -> list[str]:
+        """The arguments that an implementation cannot do without."""
+        optional = find_optional(self.definition)
+        return [name for name, one in self.definition.arguments.items() if one.axes and name not in optional]
+
+    def _bind(self, parameters: Sequence[Sequence[Any]], names: Mapping[str, str], required: Sequence[str]) -> Binding:
+        stated = {one: argument for one, argument in self.stated.items() if argument in names}
+        return bind([Slot(*one) for one in parameters], names, required, stated, self.facts["name"])
+
+    def takes(self, argument: str) -> bool:
+        if self.is_class:
+            return True
+        kinds = {kind for _, kind, _ in self.facts["parameters"]}
+        return argument in self.binding.arguments.values() or bool(kinds & {"rest", "names"})
+
+    def call(self, case: Drawn, given: Mapping[str, Any], dtype: str) -> Outcome:
+        if self.is_class:
+            failed, binding, parameters = self._construct(case, given, dtype)
+            if failed:
+                return failed
+        else:
+            binding, parameters = self.binding, self.facts["parameters"]
+        return self._call(binding, parameters, given, dtype)
+
+    def _construct(
+        self, case: Drawn, given: Mapping[str, Any], dtype: str
+    ) -> tuple[Outcome | None, Binding, Sequence[Sequence[Any]]]:
+        """Construct an instance for a case and set its parameters.
+
+        The outcome where that fails, else the binding and the parameters of its call.
+        """
+        numbers = {name: value for name, value in given.items() if not isinstance(value, np.ndarray)}
+        sizes = {**case.sizes, **numbers}
+        names = {**self.definition.construct, **{name: self.definition.arguments[name].names for name in numbers}}
+        nothing = Binding({})
+        binding = self._bind(self.facts["parameters"], names, [])
+        values = {one: sizes[argument] for one, argument in binding.arguments.items()}
+        reply, _ = self.host.ask({"do": "construct", "values": values, "dtype": dtype}, (), LEAST_BYTES)
+        if not reply["ok"]:
+            return Outcome(None, problem=reply["problem"]), nothing, []
+        tensors = {one: tuple(shape) for one, shape in reply["tensors"].items()}
+        for name, argument in self.definition.arguments.items():
+            if argument.role != "parameter" or not isinstance(given.get(name), np.ndarray):
+                continue
+            found = find_parameter(tensors, argument.names, given[name].shape)
+            if found is None:
+                listed = ", ".join(f"{one} {shape}" for one, shape in tensors.items())
+                problem = f"no parameter of it is {name} {given[name].shape}; it has {listed or 'none'}"
+                return Outcome(None, problem=problem, lacks=name), nothing, []
+            value = given[name] if tensors.pop(found) == given[name].shape else given[name].T
+            request = {"do": "set", "name": found, "value": {"array": 0}, "dtype": dtype}
+            done, _ = self.host.ask(request, [value], LEAST_BYTES)
+            if not done["ok"]:
+                return Outcome(None, problem=done["problem"]), nothing, []
+        inputs = {name: one.names for name, one in self.definition.arguments.items() if one.role != "parameter"}
+        required = [name for name in self._required() if name in inputs]
+        return None, self._bind(reply["parameters"], inputs, required), reply["parameters"]
+
+    def _call(
+        self, binding: Binding, parameters: Sequence[Sequence[Any]], given: Mapping[str, Any], dtype: str
+    ) -> Outcome:
+        arrays: list[Array] = []
+        order: list[str] = []
+
+        def hand_over(argument: str) -> Any:
+            value = given[argument]
+            order.append(argument)
+            if not isinstance(value, np.ndarray):
+                return value
+            arrays.append(value)
+            return {"array": len(arrays) - 1}
+
+        places: list[Any] = []
+        names: dict[str, Any] = {}
+        is_by_name = False
+        for name, kind, has_default in parameters:
+            argument = binding.arguments.get(name, "")
+            if kind == "rest":
+                places += [hand_over(one) for one in given if one not in binding.arguments.values()]
+            elif kind == "names":
+                names |= {one: hand_over(one) for one in given if one not in binding.arguments.values()}
+            elif argument in given and (kind == "name" or is_by_name):
+                names[name] = hand_over(argument)
+            elif argument in given:
+                places.append(hand_over(argument))
+            elif has_default:
+                is_by_name = True
+            elif kind == "name":
+                names[name] = None
+            else:
+                order.append(argument)
+                places.append(None)
+        request = {"do": "call", "places": places, "names": names, "dtype": dtype}
+        most = max(LEAST_BYTES, TIMES_BYTES * sum(one.nbytes for one in arrays))
+        reply, results = self.host.ask(request, arrays, most)
+        if not reply["ok"]:
+            return Outcome(None, problem=reply["problem"])
+        return Outcome(results[0], reply["dtype"], changed=tuple(order[at] for at in reply["changed"]))
+
+    def close(self) -> None:
+        self.host.close()
+
+
+def find_parameter(tensors: Mapping[str, tuple[int, ...]], names: str, shape: tuple[int, ...]) -> str | None:
+    """Find the parameter of an instance by its name or, if none has it, by its shape.
+
+    >>> find_parameter({"linear.weight": (3, 2), "linear.bias": (3,)}, "w weight", (2, 3))
+    'linear.weight'
+    """
+    spelled = [simplify(one) for one in names.split()]
+    fitting = [one for one, other in tensors.items() if other in (shape, shape[::-1])]
+    named = [one for one in fitting if simplify(one) in spelled or simplify(one.rpartition(".")[2]) in spelled]
+    return next(iter(named or fitting), None)
+
+
+@contextlib.contextmanager
+def closing(callee: Callee) -> Iterator[Callee]:
+    """Close a callee at the end."""
+    try:
+        yield callee
+    finally:
+        callee.close()
+
+
+def open_file(
+    definition: Definition,
+    target: str,
+    python: str,
+    timeout: float,
+    memory: int,
+    library: str,
+    stated: Mapping[str, str],
+) -> PythonCallee:
+    """Open FILE.py, FILE.py:NAME or MODULE:NAME. CalleeError if it cannot be loaded."""
+    path, _, name = target.partition(":")
+    is_file = path.endswith(".py") or os.path.exists(path)
+    if is_file and not os.path.isfile(path):
+        raise DataError("no such file", path)
+    folders = [os.path.dirname(os.path.abspath(path)), os.getcwd()] if is_file else [os.getcwd()]
+    request = {
+        "do": "load",
+        "path": os.path.abspath(path) if is_file else "",
+        "module": "" if is_file else path,
+        "name": name,
+        "expected": definition.functions.split(),
+        "folders": folders,
+        "library": library,
+    }
+    return PythonCallee.open(definition, OwnProcess(python, timeout, memory, request), request, stated)
+
+
+def open_object(definition: Definition, target: Any, library: str, stated: Mapping[str, str]) -> PythonCallee:
+    """Open a function, a class or an instance of this process."""
+    host = ThisProcess()
+    facts = {"ok": True, **host.interpreter.take(target, library)}
+    facts.pop("ok")
+    return PythonCallee(definition, host, facts, stated)

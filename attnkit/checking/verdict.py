@@ -1,0 +1,367 @@
+"""The outcome of each case, and the conventions and the slip that explain them.
+
+Noise is measured: the steps are computed in float64, and again with the result of each step rounded to the dtype of the
+implementation, to either side at random.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit.checking.callees import Callee, Outcome
+from attnkit.checking.cases import Drawn, draw_case
+from attnkit.checking.definition import Case, Definition, Way
+from attnkit.debugger.verdict import DECISIVE, EPSILON, MARGIN
+from attnkit.model.dtypes import Array, quiet, rounded
+from attnkit.model.exercises.worked_steps import Formula, work
+from attnkit.model.slips import Slip
+
+ROUNDINGS = 3  # random roundings of each step that measure the noise
+LEAST_ULPS = 4  # of the largest number of an answer, by which it may always differ
+MOST_TRIED = 3  # combinations of conventions with which two slips at once are looked for
+
+Choice = tuple[str, ...]  # the name of a way for each convention
+
+
+class StatedTolerance(NamedTuple):
+    """The tolerance of a user in place of measured noise; None for the measured one."""
+
+    rtol: float | None = None
+    atol: float | None = None
+
+
+class Expected(NamedTuple):
+    """The right answer of a case, and how far rounding may move it."""
+
+    array: Array
+    noise: float
+
+    @property
+    def scale(self) -> float:
+        """The largest of its finite numbers."""
+        return float(np.abs(self.array, where=np.isfinite(self.array), out=np.zeros(self.array.shape)).max(initial=0))
+
+
+class Tested(NamedTuple):
+    """The outcome of a case beside what is expected.
+
+    status   "ok", "FAIL", "note", or "skip" where the implementation lacks an argument of the case
+    largest  the largest difference, nan where there is none to measure
+    words    why it fails where no difference was measured, or what a note says
+    at       the index of the first wrong number
+    """
+
+    drawn: Drawn
+    status: str
+    outcome: Outcome
+    expected: Expected
+    largest: float = np.nan
+    words: str = ""
+    at: tuple[int, ...] = ()
+
+
+class NamedSlip(NamedTuple):
+    """A slip that explains every difference, and the largest difference it leaves."""
+
+    slip: Slip[Formula]
+    remaining: float
+    is_decisive: bool
+
+
+class Trial(NamedTuple):
+    """The rows of all cases with a choice of conventions."""
+
+    choice: Choice
+    ways: tuple[Way, ...]
+    rows: list[Tested]
+
+    @property
+    def failing(self) -> list[Tested]:
+        return [row for row in self.rows if row.status == "FAIL"]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a check found.
+
+    found     the ways of conventions that were found by value, in words
+    causes    the slips that explain the differences equally well
+    smallest  the smallest case that fails, where no slip is known
+    """
+
+    definition: Definition
+    rows: tuple[Tested, ...]
+    found: tuple[str, ...] = ()
+    causes: tuple[NamedSlip, ...] = ()
+    smallest: Tested | None = None
+
+    @property
+    def counted(self) -> list[Tested]:
+        """The rows that count: no notes and no cases without an argument."""
+        return [row for row in self.rows if row.status in ("ok", "FAIL")]
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every case that counts is right, and there is one."""
+        return bool(self.counted) and all(row.status == "ok" for row in self.counted)
+
+
+@dataclass
+class Examiner:
+    """Judges an implementation by the cases of a definition.
+
+    fixed  the way of each convention that the user states, by its name
+    """
+
+    definition: Definition
+    callee: Callee
+    seed: int = 0
+    dtype: str = "float32"
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    tolerance: StatedTolerance = field(default_factory=StatedTolerance)
+    _outcomes: dict[Any, Outcome] = field(default_factory=dict)
+    _expected: dict[Any, Expected] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.conventions = dict(self.definition.conventions)
+        if len(self.callee.by_place) > 1:
+            self.conventions["order"] = find_orders(self.callee.by_place)
+
+    def judge(self, cases: Sequence[Case]) -> Findings:
+        """Examiner the outcome of cases."""
+        drawn = [draw_case(self.definition, case, self.seed, self.dtype) for case in cases]
+        trials: list[Trial] = []
+        for choice in self.choices():
+            trials.append(self.try_choice(choice, drawn))
+            if not trials[-1].failing:
+                break
+        trials.sort(key=lambda trial: len(trial.failing))  # stable: of equal ones the most usual
+        best, causes = self.find_cause(trials)
+        found = tuple(way.words for way in best.ways if way.words and self.tells(way, best))
+        smallest = None if causes or not best.failing else self.shrink(best, best.failing[0])
+        return Findings(self.definition, tuple(best.rows), found, tuple(causes), smallest)
+
+    def choices(self) -> list[Choice]:
+        """The combinations of the ways of all conventions, the most usual first."""
+        ways = [[self.fixed[name]] if name in self.fixed else [*rows] for name, rows in self.conventions.items()]
+        usual = [next(iter(rows)) for rows in self.conventions.values()]
+        return sorted(itertools.product(*ways), key=lambda one: sum(a != b for a, b in zip(one, usual, strict=True)))
+
+    def tells(self, way: Way, trial: Trial) -> bool:
+        """Whether a way changes what some case of a trial reads or should answer."""
+        names = {*way.send, *way.exchange}
+        return bool(way.steps) or any(names & {*row.drawn.given} for row in trial.rows if row.status != "skip")
+
+    def try_choice(self, choice: Choice, drawn: Sequence[Drawn]) -> Trial:
+        """The rows of all cases with a choice of conventions."""
+        ways = tuple(rows[way] for rows, way in zip(self.conventions.values(), choice, strict=True))
+        return Trial(choice, ways, [self.try_case(choice, ways, one) for one in drawn])
+
+    def try_case(self, choice: Choice, ways: Sequence[Way], drawn: Drawn) -> Tested:
+        """The row of one case."""
+        expected = self.expect(choice, ways, drawn)
+        missing = [name for name in drawn.case.needs if not self.callee.takes(name)]
+        if missing:
+            return Tested(drawn, "skip", Outcome(None), expected, words=f"no parameter for {missing[0]}")
+        outcome = self.call(choice, ways, drawn)
+        if outcome.lacks in drawn.case.needs:
+            return Tested(drawn, "skip", outcome, expected, words=f"no parameter for {outcome.lacks}")
+        return self.compare(drawn, outcome, expected)
+
+    def call(self, choice: Choice, ways: Sequence[Way], drawn: Drawn) -> Outcome:
+        """The outcome of a case, called once for each way to hand its arguments over."""
+        sending = tuple(
+            name
+            for way, name in zip(ways, choice, strict=True)
+            if any(drawn.given.get(one) is not None for one in (*way.send, *way.exchange))
+        )
+        key = (drawn.case.name, drawn.describe(), sending)
+        if key not in self._outcomes:
+            given = dict(drawn.given)
+            for way in ways:
+                given |= {name: drawn.given[other] for name, other in way.exchange.items() if other in drawn.given}
+            for way in ways:
+                given |= {name: send(given[name]) for name, send in way.send.items() if given.get(name) is not None}
+            self._outcomes[key] = self.callee.call(drawn, given, self.dtype)
+        return self._outcomes[key]
+
+    def expect(self, choice: Choice, ways: Sequence[Way], drawn: Drawn) -> Expected:
+        """The right answer of a case, with its noise."""
+        key = (choice, drawn.case.name, drawn.describe())
+        if key not in self._expected:
+            self._expected[key] = self.compute(drawn, {step: f for way in ways for step, f in way.steps.items()})
+        return self._expected[key]
+
+    @quiet
+    def compute(self, drawn: Drawn, changes: Mapping[str, Formula]) -> Expected:
+        """The answer of a case with changed steps, and its noise."""
+        steps = {**self.definition.steps, **changes}
+        given = {**dict.fromkeys(self.definition.arguments), **drawn.given}
+        *_, answer = steps
+        array = work(steps, given)[answer]
+        finite, noise = np.isfinite(array), 0.0
+        for seed in range(ROUNDINGS + 1):
+            moved = work(steps, given, make_rounding(self.dtype, seed))[answer]
+            off = np.abs(np.subtract(moved, array, where=finite, out=np.zeros(array.shape)))
+            noise = max(noise, float(off[np.isfinite(off)].max(initial=0)))
+        return Expected(array, noise)
+
+    def allowed(self, expected: Expected) -> float:
+        """By how much an answer may differ."""
+        rtol, atol = self.tolerance
+        if rtol is not None or atol is not None:
+            return (atol or 0.0) + (rtol or 0.0) * expected.scale
+        return max(MARGIN * expected.noise, LEAST_ULPS * EPSILON[self.dtype] * expected.scale)
+
+    @quiet
+    def compare(self, drawn: Drawn, outcome: Outcome, expected: Expected) -> Tested:
+        """Compare an outcome with what is expected."""
+        wrong = "note" if drawn.case.is_note else "FAIL"
+        array = outcome.array
+        if array is None:
+            return Tested(drawn, wrong, outcome, expected, words=outcome.problem)
+        if array.shape != expected.array.shape:
+            words = f"shape {array.shape}, expected {expected.array.shape}"
+            return Tested(drawn, wrong, outcome, expected, words=words)
+        if array.dtype.kind not in "fiub":
+            return Tested(drawn, wrong, outcome, expected, words=f"its dtype is {array.dtype}")
+        off = difference(array, expected.array)
+        bad = ~(off <= self.allowed(expected))
+        at = tuple(map(int, np.argwhere(bad)[0])) if bad.any() else ()
+        words = ""
+        if bad.any() and not np.isfinite(array[bad]).all() and np.isfinite(expected.array[bad]).all():
+            words = f"{array[bad][~np.isfinite(array[bad])][0]:g}"
+        largest = float(np.nanmax(off[np.isfinite(off)], initial=0)) / (expected.scale or 1)
+        return Tested(drawn, wrong if bad.any() else "ok", outcome, expected, largest, words, at)
+
+    # slips
+
+    def find_cause(self, trials: Sequence[Trial]) -> tuple[Trial, list[NamedSlip]]:
+        """The trial that slips explain, and these; else the one with fewest failures."""
+        if not trials[0].failing:
+            return trials[0], []
+        for trial in trials:
+            if causes := self.explain(trial, [[slip] for slip in self.definition.slips]):
+                return trial, causes
+        for trial in trials[:MOST_TRIED]:
+            if causes := self.explain(trial, [*map(list, itertools.combinations(self.definition.slips, 2))]):
+                return trial, causes
+        return trials[0], []
+
+    def explain(self, trial: Trial, candidates: Sequence[Sequence[Slip[Formula]]]) -> list[NamedSlip]:
+        """The slips that explain each row of a trial that has numbers."""
+        causes = []
+        for slips in candidates:
+            changes = {step: formula for slip in slips for step, formula in slip.changes.items()}
+            if len(changes) < sum(len(slip.changes) for slip in slips):
+                continue  # two slips of one step
+            if (cause := self.explain_by(trial, " and ".join(slip.name for slip in slips), changes)) is not None:
+                causes.append(cause)
+        decisive = [cause for cause in causes if cause.is_decisive]
+        return decisive or causes
+
+    def explain_by(self, trial: Trial, name: str, changes: Mapping[str, Formula]) -> NamedSlip | None:
+        """The cause, if changed steps explain each row that has numbers."""
+        base = {step: formula for way in trial.ways for step, formula in way.steps.items()}
+        if not changes.keys() <= self.definition.steps.keys():
+            return None
+        rows = [row for row in trial.rows if row.status in ("ok", "FAIL") and row.outcome.array is not None]
+        rows.sort(key=lambda row: row.status)  # those that fail first
+        if not rows or rows[0].status != "FAIL":
+            return None
+        most, is_decisive = 0.0, False
+        for row in rows:
+            remaining = self.remaining(row, {**base, **changes})
+            if remaining is None:
+                return None
+            most = max(most, remaining)
+            is_decisive |= row.status == "FAIL" and not row.largest <= DECISIVE * remaining
+        return NamedSlip(Slip(name, changes), most, is_decisive)
+
+    @quiet
+    def remaining(self, row: Tested, changes: Mapping[str, Formula]) -> float | None:
+        """The difference that a slip leaves; None where it does not explain the row."""
+        try:
+            other = self.compute(row.drawn, changes)
+        except (ValueError, IndexError, TypeError, KeyError, ZeroDivisionError):
+            return None  # a formula that does not fit these shapes
+        array = row.outcome.array
+        assert array is not None
+        if other.array.shape != array.shape:
+            return None
+        off = difference(array, other.array)
+        if not np.isfinite(array).all():  # as the slip is in the dtype of the implementation
+            off = np.where(np.isfinite(array), off, 0 if row.status == "FAIL" and row.words else np.inf)
+        allowed = self.allowed(other)
+        return float(off.max(initial=0)) / (other.scale or 1) if (off <= allowed).all() else None
+
+    # the smallest case
+
+    def shrink(self, trial: Trial, row: Tested) -> Tested:
+        """The smallest case that still fails: its sizes are reduced one by one."""
+        drawn = row.drawn
+        smaller = True
+        while smaller:
+            smaller = False
+            for case in reduce(drawn):
+                try:
+                    other = draw_case(self.definition, case, self.seed, self.dtype)
+                    tried = self.try_case(trial.choice, trial.ways, other)
+                except (ValueError, IndexError, TypeError, ZeroDivisionError):
+                    continue  # sizes that this definition cannot have
+                if tried.status == "FAIL" and bool(tried.words) == bool(row.words):
+                    drawn, row, smaller = other, tried, True
+                    break
+        return row
+
+
+def reduce(drawn: Drawn) -> Iterator[Case]:
+    """A case with one size less, or one leading axis fewer."""
+    case = drawn.case
+    for at, size in enumerate(drawn.lead):
+        yield case._replace(lead=drawn.lead[:at] + drawn.lead[at + 1 :])
+        if size > 1:
+            yield case._replace(lead=(*drawn.lead[:at], size - 1, *drawn.lead[at + 1 :]))
+    for axis, size in drawn.sizes.items():
+        if size > 1:
+            yield case._replace(sizes={**drawn.sizes, axis: size - 1})
+
+
+def find_orders(names: Sequence[str]) -> dict[str, Way]:
+    """The orders in which arguments that names do not tell may be handed over.
+
+    >>> [*find_orders(["q", "k"])], find_orders(["q", "k"])["k, q"].exchange
+    (['q, k', 'k, q'], {'q': 'k', 'k': 'q'})
+    """
+    orders = {}
+    for order in itertools.permutations(names):
+        words = "" if list(order) == list(names) else f"the arguments are {', '.join(order)}"
+        orders[", ".join(order)] = Way(words, exchange=dict(zip(names, order, strict=True)) if words else {})
+    return orders
+
+
+def make_rounding(dtype: str, seed: int) -> Formula:
+    """Make a rounding to a dtype: to the nearest for seed 0, else to either side."""
+    generator = np.random.default_rng(seed)
+
+    def change(value: Array) -> Array:
+        moved = value * (1 + EPSILON[dtype] * (generator.random(value.shape) - 0.5)) if seed else value
+        return rounded(moved, dtype).astype(np.float64)
+
+    return change
+
+
+@quiet
+def difference(mine: Array, expected: Array) -> Array:
+    """|mine − expected|; 0 where both are the same infinity or both NaN.
+
+    >>> difference(np.array([1.0, -np.inf, np.nan]), np.array([1.5, -np.inf, 2.0])).tolist()
+    [0.5, 0.0, inf]
+    """
+    mine, expected = mine.astype(np.float64), expected.astype(np.float64)
+    same = (mine == expected) | (np.isnan(mine) & np.isnan(expected))
+    off = np.abs(mine - expected)
+    return np.where(same, 0.0, np.where(np.isnan(off), np.inf, off))
