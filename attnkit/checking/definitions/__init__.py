@@ -2,14 +2,18 @@
 
 attention  softmax and scaled dot-product attention
 linear     the linear layer
+networks   activations, and the feed-forward network, gated or not
 norms      layer norm and RMS norm
+positions  rotary and sinusoidal positions
 """
 
 from attnkit.checking.definition import Definition
-from attnkit.checking.definitions import attention, linear, norms
+from attnkit.checking.definitions import attention, linear, networks, norms, positions
 
 DEFINITIONS: dict[str, Definition] = {
     **attention.DEFINITIONS,
     **linear.DEFINITIONS,
+    **networks.DEFINITIONS,
     **norms.DEFINITIONS,
+    **positions.DEFINITIONS,
 }

@@ -16,8 +16,7 @@ from attnkit.model.slips import (
     Slip,
 )
 
-FLAT, LARGE, OFFSET = 0.01, 100.0, 1e4
-BLOCKED = -1e9  # what many implementations add to a masked score
+LARGE, OFFSET = 100.0, 1e4
 
 
 def stable_softmax(scores: Any, axis: int = -1) -> Any:
@@ -128,7 +127,7 @@ ATTEND = Definition(
         Case("any mask", needs=("mask",)),
         Case("leading axes", lead=(2, 3)),
         Case("no leading axis", lead=()),
-        Case("large scores", given={"q": lambda g, r: LARGE * r.standard_normal((2, 5, 4))}),
+        Case("large scores", given={"q": lambda g, r: 10 * LARGE * r.standard_normal((2, 5, 4))}),
         Case("no allowed key", needs=("mask",), given={"mask": draw_dead_row}, is_note=True),
     ),
     "... T V",
