@@ -226,7 +226,8 @@ class PythonCallee:
     def __post_init__(self) -> None:
         if not self.is_class:
             names = {name: one.names for name, one in self.definition.arguments.items()}
-            self.binding = self._bind(self.facts["parameters"], names, self._required())
+            names |= {size: words for size, words in self.definition.construct.items() if size not in names}
+            self.binding = self._bind(self.facts["parameters"], names, self._required(self.facts["parameters"]))
 
     @classmethod
     def open(
@@ -256,10 +257,14 @@ class PythonCallee:
     def by_place(self) -> tuple[str, ...]:
         return () if self.is_class else self.binding.by_place
 
-    def _required(self) -> list[str]:
-        """The arguments that an implementation cannot do without."""
+    def _required(self, parameters: Sequence[Sequence[Any]]) -> list[str]:
+        """The arguments that an implementation with these parameters cannot do without."""
         optional = find_optional(self.definition)
-        return [name for name, one in self.definition.arguments.items() if one.axes and name not in optional]
+        spelled = {simplify(one) for one, *_ in parameters}
+        arguments = self.definition.arguments
+        joined = [one for one in arguments.values() if one.joins and spelled & {*map(simplify, one.names.split())}]
+        optional |= {part for one in joined for part in one.joins.split()}
+        return [name for name, one in arguments.items() if one.axes and not one.joins and name not in optional]
 
     def _bind(self, parameters: Sequence[Sequence[Any]], names: Mapping[str, str], required: Sequence[str]) -> Binding:
         stated = {one: argument for one, argument in self.stated.items() if argument in names}
@@ -276,8 +281,15 @@ class PythonCallee:
             failed, binding, parameters = self._construct(case, given, dtype)
             if failed:
                 return failed
+            inputs = [one for one in case.case.needs if self.definition.arguments[one].role != "parameter"]
+            lacking = [
+                one for one in inputs if one not in (*binding.arguments.values(), *self.binding.arguments.values())
+            ]
+            if lacking:
+                return Outcome(None, lacks=lacking[0])
         else:
             binding, parameters = self.binding, self.facts["parameters"]
+            given = {**case.sizes, **given}
         return self._call(binding, parameters, given, dtype)
 
     def _construct(
@@ -291,28 +303,48 @@ class PythonCallee:
         sizes = {**case.sizes, **numbers}
         names = {**self.definition.construct, **{name: self.definition.arguments[name].names for name in numbers}}
         nothing = Binding({})
-        binding = self._bind(self.facts["parameters"], names, [])
-        values = {one: sizes[argument] for one, argument in binding.arguments.items()}
+        self.binding = self._bind(self.facts["parameters"], names, [])
+        values = {one: sizes[argument] for one, argument in self.binding.arguments.items()}
         reply, _ = self.host.ask({"do": "construct", "values": values, "dtype": dtype}, (), LEAST_BYTES)
         if not reply["ok"]:
             return Outcome(None, problem=reply["problem"]), nothing, []
-        tensors = {one: tuple(shape) for one, shape in reply["tensors"].items()}
-        for name, argument in self.definition.arguments.items():
-            if argument.role != "parameter" or not isinstance(given.get(name), np.ndarray):
-                continue
-            found = find_parameter(tensors, argument.names, given[name].shape)
-            if found is None:
-                listed = ", ".join(f"{one} {shape}" for one, shape in tensors.items())
-                problem = f"no parameter of it is {name} {given[name].shape}; it has {listed or 'none'}"
-                return Outcome(None, problem=problem, lacks=name), nothing, []
-            value = given[name] if tensors.pop(found) == given[name].shape else given[name].T
-            request = {"do": "set", "name": found, "value": {"array": 0}, "dtype": dtype}
-            done, _ = self.host.ask(request, [value], LEAST_BYTES)
-            if not done["ok"]:
-                return Outcome(None, problem=done["problem"]), nothing, []
+        failed = self._set_parameters(reply["tensors"], given, dtype)
+        if failed:
+            return failed, nothing, []
         inputs = {name: one.names for name, one in self.definition.arguments.items() if one.role != "parameter"}
-        required = [name for name in self._required() if name in inputs]
+        required = [name for name in self._required(reply["parameters"]) if name in inputs]
         return None, self._bind(reply["parameters"], inputs, required), reply["parameters"]
+
+    def _set_parameters(
+        self, tensors: Mapping[str, Sequence[int]], given: Mapping[str, Any], dtype: str
+    ) -> Outcome | None:
+        """Set the parameters of an instance; the outcome where it lacks one."""
+        free = {one: tuple(shape) for one, shape in tensors.items()}
+        arguments = self.definition.arguments
+        ordered = sorted((name for name in given if arguments[name].role == "parameter"), key=self._is_part)
+        done: set[str] = set()
+        for name in ordered:
+            argument = arguments[name]
+            if name in done:
+                continue
+            found = find_parameter(free, argument.names, given[name].shape, bool(argument.joins))
+            if found is None and argument.joins:
+                continue
+            if found is None:
+                listed = ", ".join(f"{one} {shape}" for one, shape in free.items())
+                problem = f"no parameter of it is {name} {given[name].shape}; it has {listed or 'none'}"
+                return Outcome(None, problem=problem, lacks=name)
+            value = given[name] if free.pop(found) == given[name].shape else given[name].T
+            request = {"do": "set", "name": found, "value": {"array": 0}, "dtype": dtype}
+            reply, _ = self.host.ask(request, [value], LEAST_BYTES)
+            if not reply["ok"]:
+                return Outcome(None, problem=reply["problem"])
+            done |= {*argument.joins.split()}
+        return None
+
+    def _is_part(self, name: str) -> bool:
+        """Whether an argument joins no others, and so may be part of one that does."""
+        return not self.definition.arguments[name].joins
 
     def _call(
         self, binding: Binding, parameters: Sequence[Sequence[Any]], given: Mapping[str, Any], dtype: str
@@ -359,16 +391,30 @@ class PythonCallee:
         self.host.close()
 
 
-def find_parameter(tensors: Mapping[str, tuple[int, ...]], names: str, shape: tuple[int, ...]) -> str | None:
+def find_parameter(
+    tensors: Mapping[str, tuple[int, ...]], names: str, shape: tuple[int, ...], by_name: bool = False
+) -> str | None:
     """Find the parameter of an instance by its name or, if none has it, by its shape.
+
+    by_name  whether the shape alone is not enough
 
     >>> find_parameter({"linear.weight": (3, 2), "linear.bias": (3,)}, "w weight", (2, 3))
     'linear.weight'
     """
     spelled = [simplify(one) for one in names.split()]
     fitting = [one for one, other in tensors.items() if other in (shape, shape[::-1])]
-    named = [one for one in fitting if simplify(one) in spelled or simplify(one.rpartition(".")[2]) in spelled]
-    return next(iter(named or fitting), None)
+    named = [one for one in fitting if any(simplify(end) in spelled for end in endings(one))]
+    return next(iter(named or [] if by_name else named or fitting), None)
+
+
+def endings(name: str) -> list[str]:
+    """The ends of a dotted name.
+
+    >>> endings("attn.q_proj.weight")
+    ['attn.q_proj.weight', 'q_proj.weight', 'weight']
+    """
+    parts = name.split(".")
+    return [".".join(parts[at:]) for at in range(len(parts))]
 
 
 @contextlib.contextmanager

@@ -38,6 +38,10 @@ def draw_case(definition: Definition, case: Case, seed: int, dtype: str) -> Draw
     given: dict[str, Any] = {}
     for at, (name, argument) in enumerate(definition.arguments.items()):
         generator = np.random.Generator(np.random.Philox(key=[seed, number << 32 | at]))
+        if argument.joins:
+            parts = [given[one] for one in argument.joins.split() if one in given]
+            given |= {name: np.concatenate(parts, -1)} if parts else {}
+            continue
         value = case.given.get(name, definition.defaults.get(name))
         if callable(value):
             value = value(given, generator)

@@ -22,13 +22,15 @@ class Argument(NamedTuple):
     axes   its axes by the names of sizes, "... T K": "..." are the leading axes of the case; "" is a number
     names  the names that implementations give it, in lower case, its own among them
     role   an input, a parameter of a class, or a number
-    draw   what its numbers are: "normal", "ids N" below a size, or "mask", the rows that a case asks for
+    draw   what its numbers are: "normal", "ids N" below a size, or "mask", of which each row has a key
+    joins  the arguments whose columns it has side by side, which it may stand for
     """
 
     axes: str
     names: str
     role: Role = "input"
     draw: str = "normal"
+    joins: str = ""
 
 
 class Case(NamedTuple):

@@ -15,6 +15,7 @@ from attnkit.checking.callees import Callee, Outcome
 from attnkit.checking.cases import Drawn, draw_case
 from attnkit.checking.definition import Case, Definition, Way
 from attnkit.debugger.verdict import DECISIVE, EPSILON, MARGIN
+from attnkit.errors import AttnkitError
 from attnkit.model.dtypes import Array, quiet, rounded
 from attnkit.model.exercises.worked_steps import Formula, work
 from attnkit.model.slips import Slip
@@ -286,7 +287,7 @@ class Examiner:
         """The difference that a slip leaves; None where it does not explain the row."""
         try:
             other = self.compute(row.drawn, changes)
-        except (ValueError, IndexError, TypeError, KeyError, ZeroDivisionError):
+        except (AttnkitError, ValueError, IndexError, TypeError, KeyError, ZeroDivisionError):
             return None  # a formula that does not fit these shapes
         array = row.outcome.array
         assert array is not None
@@ -310,7 +311,7 @@ class Examiner:
                 try:
                     other = draw_case(self.definition, case, self.seed, self.dtype)
                     tried = self.try_case(trial.choice, trial.ways, other)
-                except (ValueError, IndexError, TypeError, ZeroDivisionError):
+                except (AttnkitError, ValueError, IndexError, TypeError, ZeroDivisionError):
                     continue  # sizes that this definition cannot have
                 if tried.status == "FAIL" and bool(tried.words) == bool(row.words):
                     drawn, row, smaller = other, tried, True

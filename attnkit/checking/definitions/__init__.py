@@ -1,6 +1,7 @@
 """The definitions of all stages by name, a file for each group of them.
 
 attention  softmax and scaled dot-product attention
+heads      multi-head self-attention with its weights
 linear     the linear layer
 networks   activations, and the feed-forward network, gated or not
 norms      layer norm and RMS norm
@@ -8,10 +9,11 @@ positions  rotary and sinusoidal positions
 """
 
 from attnkit.checking.definition import Definition
-from attnkit.checking.definitions import attention, linear, networks, norms, positions
+from attnkit.checking.definitions import attention, heads, linear, networks, norms, positions
 
 DEFINITIONS: dict[str, Definition] = {
     **attention.DEFINITIONS,
+    **heads.DEFINITIONS,
     **linear.DEFINITIONS,
     **networks.DEFINITIONS,
     **norms.DEFINITIONS,
