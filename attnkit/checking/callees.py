@@ -318,7 +318,10 @@ class PythonCallee:
     def _set_parameters(
         self, tensors: Mapping[str, Sequence[int]], given: Mapping[str, Any], dtype: str
     ) -> Outcome | None:
-        """Set the parameters of an instance; the outcome where it lacks one."""
+        """Set the parameters of an instance; the outcome where it lacks one.
+
+        Parameters that a case does not give, such as biases, are set to 0.
+        """
         free = {one: tuple(shape) for one, shape in tensors.items()}
         arguments = self.definition.arguments
         ordered = sorted((name for name in given if arguments[name].role == "parameter"), key=self._is_part)
@@ -335,12 +338,18 @@ class PythonCallee:
                 problem = f"no parameter of it is {name} {given[name].shape}; it has {listed or 'none'}"
                 return Outcome(None, problem=problem, lacks=name)
             value = given[name] if free.pop(found) == given[name].shape else given[name].T
-            request = {"do": "set", "name": found, "value": {"array": 0}, "dtype": dtype}
-            reply, _ = self.host.ask(request, [value], LEAST_BYTES)
-            if not reply["ok"]:
-                return Outcome(None, problem=reply["problem"])
+            if failed := self._set(found, value, dtype):
+                return failed
             done |= {*argument.joins.split()}
+        for found, shape in free.items():
+            if simplify(found).endswith("bias") and (failed := self._set(found, np.zeros(shape), dtype)):
+                return failed
         return None
+
+    def _set(self, name: str, value: Array, dtype: str) -> Outcome | None:
+        request = {"do": "set", "name": name, "value": {"array": 0}, "dtype": dtype}
+        reply, _ = self.host.ask(request, [value], LEAST_BYTES)
+        return None if reply["ok"] else Outcome(None, problem=reply["problem"])
 
     def _is_part(self, name: str) -> bool:
         """Whether an argument joins no others, and so may be part of one that does."""

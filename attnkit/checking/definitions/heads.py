@@ -200,9 +200,11 @@ def bias(name: str, words: str) -> Argument:
 
 
 WORDS = {"q": "query", "k": "key", "v": "value", "o": "output"}
+OUTPUT = "out_proj out_proj.weight c_proj c_proj.weight proj proj.weight out out.weight fc_out.weight"
 ARGUMENTS = {
     "x": X,
     **{f"w{name}": weight(name, words) for name, words in WORDS.items()},
+    "wo": Argument("D D", f"{weight('o', 'output').names} {OUTPUT}", role="parameter"),
     "wqkv": Argument(
         "D D",
         "wqkv qkv c_attn in_proj_weight qkv_proj qkv.weight c_attn.weight qkv_proj.weight in_proj",
