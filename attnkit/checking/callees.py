@@ -181,12 +181,7 @@ class OwnProcess:
 
     def _describe_end(self) -> str:
         assert self.process is not None
-        code = self.process.wait()
-        self.errors.seek(0, os.SEEK_END)
-        self.errors.seek(max(self.errors.tell() - STDERR_BYTES, 0))
-        lines = self.errors.read().decode("utf-8", "replace").strip().splitlines()
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return f"its process ended with {how}" + (f": {lines[-1]}" if lines else "")
+        return f"its process ended with {describe_code(self.process.wait())}{last_line(self.errors)}"
 
     def close(self) -> None:
         if self.process is None:
@@ -199,6 +194,19 @@ class OwnProcess:
         os.close(self.replies)
         self.errors.close()
         self.process = None
+
+
+def describe_code(code: int) -> str:
+    """An exit code, or the signal that ended a process."""
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def last_line(errors: Any) -> str:
+    """The last line that a process wrote to standard error, behind a colon."""
+    errors.seek(0, os.SEEK_END)
+    errors.seek(max(errors.tell() - STDERR_BYTES, 0))
+    lines = errors.read().decode("utf-8", "replace").strip().splitlines()
+    return f": {lines[-1]}" if lines else ""
 
 
 def has_descriptor(stream: Any) -> bool:

@@ -49,6 +49,8 @@ class Interpreter:
         library   whose arrays it takes, "" for what the file imports
         """
         sys.path += folders
+        if path.endswith(".onnx"):
+            return self.take(OnnxModel(path), "numpy")
         if path:
             spec = importlib.util.spec_from_file_location(os.path.basename(path).removesuffix(".py"), path)
             if spec is None or spec.loader is None:
@@ -112,6 +114,24 @@ class Interpreter:
         if not arrays:
             raise Fault(f"it returned {type(result).__name__}, not an array")
         return [array for array, _ in arrays], {"dtype": arrays[0][1], "changed": changed}
+
+
+class OnnxModel:
+    """A graph of ONNX as a function of its inputs by their names."""
+
+    def __init__(self, path: str) -> None:
+        onnxruntime: Any = importlib.import_module("onnxruntime")
+
+        self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        self.__name__ = os.path.basename(path)
+        names = [one.name for one in self.session.get_inputs()]
+        self.__signature__ = inspect.Signature(
+            [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names if name.isidentifier()]
+        )
+
+    def __call__(self, *places: Any, **names: Any) -> Any:
+        bound = self.__signature__.bind(*places, **names)
+        return self.session.run(None, dict(bound.arguments))[0]
 
 
 def has_same_numbers(one: Any, other: Any) -> bool:

@@ -12,6 +12,7 @@ from attnkit import display, options
 from attnkit.checking.callees import Callee, closing, open_file, open_object
 from attnkit.checking.definition import Definition
 from attnkit.checking.definitions import DEFINITIONS
+from attnkit.checking.programs import SENT, ProgramCallee
 from attnkit.checking.report import CheckReport, Subject, make_check_report
 from attnkit.checking.verdict import Examiner, StatedTolerance
 from attnkit.cli.calls import tool
@@ -50,7 +51,16 @@ class Conventions(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Where an implementation runs, and what it may use."""
+    """How an implementation runs, and what it may use."""
+
+    send: Annotated[
+        str,
+        options.choice(
+            SENT,
+            "what a program reads: a record of its inputs by name as NPZ or JSON, tensors as NPY one after another, or "
+            "their bare float32 numbers",
+        ),
+    ] = "npz"
 
     python: Annotated[
         str | None,
@@ -114,9 +124,9 @@ def check(
 ) -> CheckReport | str:
     """Verify an implementation by tensors that pass through it, and name its slip.
 
-    IMPLEMENTATION is a function or a class of Python, FILE.py:NAME, or after -- a program that reads its inputs on
-    standard input and writes its answer. Without one, the stage is explained: the signature that it expects, and the
-    properties that are tested; without a stage, all are listed.
+    IMPLEMENTATION is a function or a class of Python, FILE.py:NAME or MODULE:NAME; a graph, FILE.onnx; or after -- a
+    program that reads its inputs on standard input and writes its answer. Without one, the stage is explained: the
+    signature that it expects, and the properties that are tested; without a stage, all are listed.
 
     Each property is a kind of input, drawn from a seed. The answer may differ by what rounding explains, which is
     measured. Conventions in which right implementations differ, such as the layout of a weight or what True means in
@@ -130,6 +140,7 @@ def check(
     Examples:
       attnkit check attend mine.py:attention
       attnkit check layernorm mine.py:LayerNorm --python .venv/bin/python
+      attnkit check softmax --send npy -- ./my_program
     """
     if not request.stage:
         rows = [{"stage": name, "computes": one.summary} for name, one in DEFINITIONS.items()]
@@ -203,9 +214,10 @@ def open_callee(definition: Definition, target: Sequence[Any], conventions: Conv
     first, *more = target
     if not isinstance(first, str):
         return open_object(definition, first, library, stated)
+    memory = int((limits.memory or 0) * 2**30)
     if more or not is_python(first):
-        raise UsageError(f"{first!r} is no FILE.py:NAME and no module with a colon")
-    python, memory = limits.python or sys.executable, int((limits.memory or 0) * 2**30)
+        return ProgramCallee(definition, target, limits.send, limits.timeout, memory)
+    python = limits.python or sys.executable
     return open_file(definition, first, python, limits.timeout, memory, library, stated)
 
 
@@ -216,7 +228,7 @@ def is_python(target: str) -> bool:
     (True, True, True, False)
     """
     path, colon, _ = target.partition(":")
-    return path.endswith(".py") or (bool(colon) and "/" not in path)
+    return path.endswith((".py", ".onnx")) or (bool(colon) and "/" not in path)
 
 
 def command_again(request: Assignment) -> str:

@@ -1,0 +1,188 @@
+"""Programs of any language as implementations: inputs on standard input, the answer on standard output.
+
+A process is started for each case. It reads a record of all inputs by their names, tensors as NPY one after another in
+the order of the arguments, or their bare numbers; whatever format its answer has is recognized.
+"""
+
+import contextlib
+import os
+import select
+import shlex
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attnkit import formats
+from attnkit.checking.callees import (
+    FILE_BYTES,
+    LEAST_BYTES,
+    TIMEOUT,
+    TIMES_BYTES,
+    CalleeError,
+    Outcome,
+    describe_code,
+    last_line,
+)
+from attnkit.checking.cases import Drawn
+from attnkit.checking.definition import Definition, find_shape
+from attnkit.checking.interpreter import limit
+from attnkit.errors import AttnkitError, UsageError
+from attnkit.formats import Source
+from attnkit.model.dtypes import Array
+from attnkit.records import Record, Tensor
+
+RAW = "raw"
+SENT = ("npz", "json", "npy", RAW)
+
+
+@dataclass
+class ProgramCallee:
+    """A program, started for each case.
+
+    command  the program and its arguments
+    send     how its inputs are written: one of SENT
+    """
+
+    definition: Definition
+    command: Sequence[str]
+    send: str
+    timeout: float
+    memory: int
+
+    library: str = ""
+    by_place: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return shlex.join(self.command)
+
+    def takes(self, argument: str) -> bool:
+        return True
+
+    def call(self, case: Drawn, given: Mapping[str, Any], dtype: str) -> Outcome:
+        values = {name: as_dtype(given[name], dtype) for name in self.definition.arguments if name in given}
+        most = max(LEAST_BYTES, TIMES_BYTES * sum(one.nbytes for one in values.values()))
+        try:
+            written = self.run(encode(values, self.send), most)
+        except ProgramError as error:
+            return Outcome(None, problem=str(error))
+        try:
+            array = decode(written, self.send, find_shape(self.definition.answer, {**case.sizes, **given}, case.lead))
+        except AttnkitError as error:
+            return Outcome(None, problem=f"its answer: {error.problem}")
+        return Outcome(array, array.dtype.name)
+
+    def run(self, data: bytes, most: int) -> bytes:
+        """Run the program on data; return what it writes. ProgramError says what went wrong."""
+        with tempfile.TemporaryFile() as errors:
+            try:
+                process = subprocess.Popen(
+                    self.command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    start_new_session=True,
+                    preexec_fn=self.limit,
+                )
+            except OSError as error:
+                raise CalleeError(f"{self.command[0]}: {error.strerror}") from None
+            try:
+                return self.exchange(process, data, most, errors)
+            finally:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                assert process.stdout is not None
+                process.stdout.close()
+
+    def limit(self) -> None:
+        """Limit what the process may use."""
+        limits = {"CPU": int(self.timeout) + 1, "FSIZE": FILE_BYTES, "CORE": 0}
+        limit(**limits, **({"AS": self.memory} if self.memory else {}))
+
+    def exchange(self, process: subprocess.Popen[bytes], data: bytes, most: int, errors: Any) -> bytes:
+        """Write data to a process while its answer is read."""
+        assert process.stdin is not None and process.stdout is not None
+        writer = threading.Thread(target=write_all, args=(process.stdin, data), daemon=True)
+        writer.start()
+        parts, length, deadline = [], 0, time.monotonic() + self.timeout
+        while True:
+            ready, _, _ = select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0))
+            if not ready:
+                raise ProgramError(TIMEOUT.format(self.timeout))
+            part = os.read(process.stdout.fileno(), 1 << 20)
+            if not part:
+                break
+            parts.append(part)
+            length += len(part)
+            if length > most:
+                raise ProgramError(f"its answer is too large: more than {most} bytes")
+        try:
+            code = process.wait(max(deadline - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            raise ProgramError(TIMEOUT.format(self.timeout)) from None
+        if code:
+            raise ProgramError(f"it ended with {describe_code(code)}{last_line(errors)}")
+        if not length:
+            raise ProgramError(f"it wrote nothing{last_line(errors)}")
+        return b"".join(parts)
+
+    def close(self) -> None:
+        pass
+
+
+class ProgramError(Exception):
+    """What went wrong with a process, in words."""
+
+
+def write_all(stream: Any, data: bytes) -> None:
+    """Write data to a process that may not read all of it."""
+    with contextlib.suppress(OSError), stream:
+        stream.write(data)
+
+
+def as_dtype(value: Any, dtype: str) -> Array:
+    """A value as an array, floats in a dtype that files have."""
+    array = np.asarray(value)
+    if array.dtype.kind != "f":
+        return array
+    if dtype == "bfloat16":
+        raise UsageError("a program reads float16, float32 or float64", "--dtype")
+    return array.astype(dtype)
+
+
+def encode(values: Mapping[str, Array], send: str) -> bytes:
+    """Inputs as bytes.
+
+    >>> encode({"x": np.array([1, 2], np.float32)}, "raw") == np.array([1, 2], "<f4").tobytes()
+    True
+    """
+    if send == RAW:
+        return b"".join(np.ascontiguousarray(one, "<f4").tobytes() for one in values.values())
+    if send == "npy":
+        records = [Record({"x": Tensor(one)}) for one in values.values()]
+        return b"".join(bytes(part) for record in records for part in formats.encode(record, "npy"))
+    record = Record({name: Tensor(one) for name, one in values.items()})
+    return b"".join(bytes(part) for part in formats.encode(record, send))
+
+
+def decode(data: bytes, send: str, shape: tuple[int, ...]) -> Array:
+    """The answer in bytes: bare float32 numbers, or a tensor in a format that is recognized.
+
+    >>> decode(np.array([1, 2], "<f4").tobytes(), "raw", (2, 1)).tolist()
+    [[1.0], [2.0]]
+    """
+    if send == RAW:
+        numbers = np.frombuffer(data[: len(data) // 4 * 4], "<f4")
+        return numbers.reshape(shape) if numbers.size == np.prod(shape, dtype=int) and len(data) % 4 == 0 else numbers
+    with Source.of(data, "its answer") as source:
+        record = next(iter(formats.read(source)))
+    array: Array = record["x" if "x" in record else next(iter(record.tensors))]
+    return array
