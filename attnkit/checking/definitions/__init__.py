@@ -6,10 +6,11 @@ linear     the linear layer
 networks   activations, and the feed-forward network, gated or not
 norms      layer norm and RMS norm
 positions  rotary and sinusoidal positions
+texts      embeddings, masks, cross-entropy
 """
 
 from attnkit.checking.definition import Definition
-from attnkit.checking.definitions import attention, heads, linear, networks, norms, positions
+from attnkit.checking.definitions import attention, heads, linear, networks, norms, positions, texts
 
 DEFINITIONS: dict[str, Definition] = {
     **attention.DEFINITIONS,
@@ -18,4 +19,5 @@ DEFINITIONS: dict[str, Definition] = {
     **networks.DEFINITIONS,
     **norms.DEFINITIONS,
     **positions.DEFINITIONS,
+    **texts.DEFINITIONS,
 }
