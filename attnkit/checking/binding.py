@@ -34,6 +34,7 @@ def bind(
     parameters: Sequence[Slot],
     names: Mapping[str, str],
     required: Collection[str],
+    places: Collection[str],
     stated: Mapping[str, str],
     where: str,
 ) -> Binding:
@@ -41,13 +42,15 @@ def bind(
 
     names     the arguments in their order, with their synonyms, separated by spaces
     required  the arguments that an implementation cannot do without
+    places    the arguments that a parameter of another name may take, in their order
     stated    argument by parameter, as the user says
     where     what the parameters are those of, for errors
 
     UsageError if a parameter without a default is none of them, or if an argument has no parameter.
 
     >>> parameters = [Slot("K"), Slot("Q"), Slot("value"), Slot("scale", has_default=True)]
-    >>> bind(parameters, {"q": "q query", "k": "k key", "v": "v value"}, ["q", "k", "v"], {}, "f").arguments
+    >>> names = {"q": "q query", "k": "k key", "v": "v value"}
+    >>> bind(parameters, names, names, names, {}, "f").arguments
     {'K': 'k', 'Q': 'q', 'value': 'v'}
     """
     found = dict(stated)
@@ -65,7 +68,7 @@ def bind(
         one for one in parameters if one.name not in found and one.kind in ("place", "rest") and not one.has_default
     ]
     free = [one for one in free if one.name.lower() not in IGNORED]
-    missing = [argument for argument in names if argument not in found.values()]
+    missing = [argument for argument in places if argument not in found.values()]
     wanted = [argument for argument in missing if argument in required] or missing
     by_place: list[str] = []
     for one in free:

@@ -276,7 +276,9 @@ class PythonCallee:
 
     def _bind(self, parameters: Sequence[Sequence[Any]], names: Mapping[str, str], required: Sequence[str]) -> Binding:
         stated = {one: argument for one, argument in self.stated.items() if argument in names}
-        return bind([Slot(*one) for one in parameters], names, required, stated, self.facts["name"])
+        slots = [Slot(*one) for one in parameters]
+        places = [name for name in names if name in self.definition.arguments]
+        return bind(slots, names, required, places, stated, self.facts["name"])
 
     def takes(self, argument: str) -> bool:
         if self.is_class:

@@ -119,7 +119,7 @@ ATTEND = Definition(
         "weights": lambda masked: stable_softmax(masked),
         "output": lambda weights, v: weights @ v,
     },
-    {"T": 5, "S": 7, "K": 4, "V": 6},
+    {"T": 5, "S": 7, "K": 3, "V": 6},
     (
         Case("plain"),
         Case("causal", needs=("mask",), given={"mask": draw_causal}),
@@ -127,7 +127,7 @@ ATTEND = Definition(
         Case("any mask", needs=("mask",)),
         Case("leading axes", lead=(2, 3)),
         Case("no leading axis", lead=()),
-        Case("large scores", given={"q": lambda g, r: 10 * LARGE * r.standard_normal((2, 5, 4))}),
+        Case("large scores", given={"q": lambda g, r: 10 * LARGE * r.standard_normal((2, 5, 3))}),
         Case("no allowed key", needs=("mask",), given={"mask": draw_dead_row}, is_note=True),
     ),
     "... T V",

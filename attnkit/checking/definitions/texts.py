@@ -94,8 +94,8 @@ CAUSAL_MASK = Definition(
         Slip("every token may attend to all", {"allowed": lambda T: np.ones((int(T), int(T)))}),
     ),
     {"polarity": polarity_of("mask"), "shape": LEADING_ONES},
-    "causal_mask subsequent_mask create_causal_mask look_ahead_mask create_look_ahead_mask make_causal_mask get_causal_mask "
-    "generate_square_subsequent_mask",
+    "causal_mask subsequent_mask create_causal_mask look_ahead_mask create_look_ahead_mask make_causal_mask "
+    "get_causal_mask generate_square_subsequent_mask",
 )
 
 
@@ -170,7 +170,7 @@ CROSS_ENTROPY = Definition(
             "the targets are those of the next token: they are shifted by one",
             {
                 "picked": lambda logarithms, targets: pick(logarithms[..., :-1, :], targets[..., 1:]),
-                "loss": lambda losses: losses.mean(),
+                "loss": lambda losses: losses.sum() / max(losses.size, 1),
             },
         ),
         Slip(

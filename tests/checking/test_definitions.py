@@ -1,0 +1,98 @@
+"""Definitions: equal to the kernels of the model, and every slip of theirs is seen and named."""
+
+import numpy as np
+import pytest
+
+from attnkit import model
+from attnkit.checking.cases import draw_case
+from attnkit.checking.definitions import DEFINITIONS
+from attnkit.checking.verdict import Examiner
+from attnkit.model.exercises.worked_steps import work
+from tests.checking.implementations import Computed, plain_ways
+
+# slips that some others equal in every case
+EQUAL = {
+    "attend": [{"blocked scores are 0 instead of −∞", "the scores are multiplied by the mask"}],
+    "layernorm": [{"eps is missing", "eps is 1e-12"}],
+    "rmsnorm": [{"eps is missing", "eps is 1e-12"}],
+    "sinusoidal": [{"the exponent is i/D", "the base is 100"}],
+}
+# slips that are right in one way of a convention
+RIGHT = {"multihead": {"the causal mask is missing"}, "multihead-rope": {"the causal mask is missing"}}
+
+
+def answers(definition):
+    for case in definition.cases:
+        drawn = draw_case(definition, case, 0, "float64")
+        given = {**dict.fromkeys(definition.arguments), **drawn.given}
+        with np.errstate(all="ignore"):
+            yield given, [*work(definition.steps, given).values()][-1]
+
+
+def rotate(x, positions, theta):
+    places = np.arange(x.shape[-2]) if positions is None else positions
+    cos, sin = model.rotary_angles(places, x.shape[-1], theta)
+    return model.rotate(x, cos, sin, interleaved=True)
+
+
+def attend_with_heads(x, wq, wk, wv, wqkv, wo, bq, bk, bv, bqkv, bo, heads, mask):
+    params = {"wq": wq, "wk": wk, "wv": wv, "wo": wo, "bq": bq, "bk": bk, "bv": bv, "bo": bo}
+    params = {name: one for name, one in params.items() if one is not None}
+    mask = None if mask is None else mask[:, None]
+    return model.multi_head_attention(x, x, x, params, heads=heads, mask=mask)["output"]
+
+
+def attend(q, k, v, mask):
+    if q.ndim == 2:
+        return attend(q[None], k[None], v[None], mask)[0]
+    return model.attention(q, k, v, mask=mask)["heads"]
+
+
+def feed_forward(x, activation, **params):
+    params = {name: one for name, one in params.items() if one is not None}
+    return model.feed_forward(x, params, activation=activation)["output"]
+
+
+KERNELS = {
+    "softmax": lambda x, dim: model.softmax(x, axis=dim),
+    "attend": attend,
+    "multihead": attend_with_heads,
+    "linear": lambda x, w, b: model.linear(x, w, b),
+    "layernorm": lambda x, gamma, beta, eps: model.layer_norm(x, gamma, beta, eps=eps).y,
+    "rmsnorm": lambda x, gamma, eps: model.rms_norm(x, gamma, eps=eps).y,
+    "ffn": lambda x, w1, b1, w2, b2: feed_forward(x, w1=w1, b1=b1, w2=w2, b2=b2, activation="relu"),
+    "swiglu": lambda x, w1, w2, w3: feed_forward(x, w1=w1, w2=w2, w3=w3, activation="silu"),
+    "rope": rotate,
+    "sinusoidal": lambda T, D: model.sinusoidal_positions(np.arange(T), D),
+    "embed": lambda ids, table: model.embed(ids, table),
+    "mask": lambda T: model.causal_mask(T, T),
+    "cross-entropy": lambda logits, targets: model.cross_entropy(logits, targets),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_definition_is_the_kernel_of_the_model(name):
+    for given, answer in answers(DEFINITIONS[name]):
+        np.testing.assert_allclose(KERNELS[name](**given), answer, rtol=0, atol=1e-12 * max(1, np.abs(answer).max()))
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_the_right_implementation_passes_and_has_no_slip(name):
+    definition = DEFINITIONS[name]
+    findings = Examiner(definition, Computed(definition), fixed=plain_ways(definition)).judge(definition.cases)
+    assert findings.is_right and not findings.causes
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_each_slip_is_seen_and_named(name):
+    definition = DEFINITIONS[name]
+    wrong = []
+    for slip in definition.slips:
+        callee = Computed(definition, slip.changes)
+        findings = Examiner(definition, callee, fixed=plain_ways(definition)).judge(definition.cases)
+        named = {cause.slip.name for cause in findings.causes}
+        if findings.is_right != (slip.name in RIGHT.get(name, ())) or (
+            not findings.is_right and named != {slip.name} and named not in EQUAL.get(name, [])
+        ):
+            wrong.append((slip.name, findings.is_right, named))
+    assert wrong == []
