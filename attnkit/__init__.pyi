@@ -713,9 +713,14 @@ def check(
     bind: Sequence[str] | str = (),
     convention: Sequence[str] | str = (),
     as_: Literal["torch", "numpy", "jax"] | None = None,
+    send: Literal["npz", "json", "npy", "raw"] = "npz",
     python: str | None = None,
     timeout: float = 10.0,
     memory: float | None = None,
+    report: Literal["junit", "gradescope"] | None = None,
+    points: Sequence[str] | str = (),
+    visibility: Literal["visible", "hidden", "after_due_date", "after_published"] = "visible",
+    hidden_seed: str | None = None,
 ) -> CheckReport: ...
 def run(
     pipeline: Path,

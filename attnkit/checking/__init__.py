@@ -5,7 +5,11 @@ definitions   the table of all definitions, a file for each group of them
 cases         the inputs of a case, drawn from a seed
 binding       which argument of a definition a parameter takes, by a table of synonyms
 interpreter   what runs in the process of an implementation in Python: it loads, constructs and calls, with NumPy alone
-callees       implementations: a function of this process, Python in a process of its own, a program
+callees       implementations in Python: an object of this process, a file in a process of its own
 verdict       the outcome of each case, the conventions and the slip that explain them, the smallest case that fails
-report        the verdict as a record that shows itself
+programs      programs of any language, started for each case
+courses       functions of courses, and the stages that they stand for
+checks        what a check is asked to do: an implementation of one stage, or all that a file has
+report        what was found, as a record that shows itself
+grading       reports for graders: JUnit, Gradescope
 """

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -111,13 +111,13 @@ class OwnProcess:
     Its standard output goes to standard error. It is started anew after it was killed.
     """
 
-    def __init__(self, python: str, timeout: float, memory: int, first: dict[str, Any]) -> None:
-        self.python, self.timeout, self.memory, self.first = python, timeout, memory, first
+    def __init__(self, python: str, timeout: float, memory: int) -> None:
+        self.python, self.timeout, self.memory = python, timeout, memory
         self.process: subprocess.Popen[bytes] | None = None
-        self.loaded: dict[str, Any] = {}
+        self.setup: dict[str, dict[str, Any]] = {}  # the requests that a new process carries out first
 
     def start(self) -> None:
-        """Start the process and load the file; CalleeError if that fails."""
+        """Start the process, and have it load and take what the last one had."""
         ours, theirs = os.pipe(), os.pipe()
         code = inspect.getsource(interpreter) + f"\nserve({ours[0]}, {theirs[1]})\n"
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - read when the process has ended
@@ -138,14 +138,16 @@ class OwnProcess:
         self.requests, self.replies = os.fdopen(ours[1], "wb"), theirs[0]
         limits = {"CPU": int(CALLS * self.timeout), "FSIZE": FILE_BYTES, "CORE": 0}
         self._send({"do": "limit", **limits, **({"AS": self.memory} if self.memory else {})})
-        self.loaded, _ = self._exchange(self.first, (), LEAST_BYTES, LOADING * self.timeout)
+        for request in self.setup.values():
+            self._exchange(request, (), LEAST_BYTES, LOADING * self.timeout)
 
     def ask(self, request: dict[str, Any], arrays: Sequence[Array], most: int) -> tuple[dict[str, Any], list[Array]]:
         if self.process is None:
             self.start()
-        if request.get("do") == "load":
-            return self.loaded, []
-        return self._exchange(request, arrays, most, self.timeout)
+        is_setup = request["do"] in ("load", "take")
+        reply = self._exchange(request, arrays, most, self.timeout * (LOADING if is_setup else 1))
+        self.setup |= {request["do"]: request} if is_setup else {}
+        return reply
 
     def _send(self, request: dict[str, Any], arrays: Sequence[Array] = ()) -> None:
         interpreter.write_message(self.requests, request, arrays)
@@ -173,7 +175,7 @@ class OwnProcess:
         except TimeoutError:
             problem = TIMEOUT.format(seconds)
         except ValueError as error:
-            problem = f"its answer is too large: {error}"
+            problem = f"its answer cannot be read: {error}"
         except (EOFError, BrokenPipeError):
             problem = self._describe_end()
         self.close()
@@ -236,17 +238,6 @@ class PythonCallee:
             names = {name: one.names for name, one in self.definition.arguments.items()}
             names |= {size: words for size, words in self.definition.construct.items() if size not in names}
             self.binding = self._bind(self.facts["parameters"], names, self._required(self.facts["parameters"]))
-
-    @classmethod
-    def open(
-        cls, definition: Definition, host: Host, request: dict[str, Any], stated: Mapping[str, str]
-    ) -> "PythonCallee":
-        """Load an implementation. CalleeError if that fails."""
-        facts, _ = host.ask(request, (), LEAST_BYTES)
-        if not facts.pop("ok"):
-            host.close()
-            raise CalleeError(facts["problem"])
-        return cls(definition, host, facts, stated)
 
     @property
     def is_class(self) -> bool:
@@ -436,45 +427,47 @@ def endings(name: str) -> list[str]:
     return [".".join(parts[at:]) for at in range(len(parts))]
 
 
-@contextlib.contextmanager
-def closing(callee: Callee) -> Iterator[Callee]:
-    """Close a callee at the end."""
-    try:
-        yield callee
-    finally:
-        callee.close()
+@dataclass
+class PythonFile:
+    """A file or a module of Python, or a graph of ONNX, loaded in a process of its own.
 
+    names  the functions and classes that it defines
+    """
 
-def open_file(
-    definition: Definition,
-    target: str,
-    python: str,
-    timeout: float,
-    memory: int,
-    library: str,
-    stated: Mapping[str, str],
-) -> PythonCallee:
-    """Open FILE.py, FILE.py:NAME or MODULE:NAME. CalleeError if it cannot be loaded."""
-    path, _, name = target.partition(":")
-    is_file = path.endswith(".py") or os.path.exists(path)
-    if is_file and not os.path.isfile(path):
-        raise DataError("no such file", path)
-    folders = [os.path.dirname(os.path.abspath(path)), os.getcwd()] if is_file else [os.getcwd()]
-    request = {
-        "do": "load",
-        "path": os.path.abspath(path) if is_file else "",
-        "module": "" if is_file else path,
-        "name": name,
-        "expected": definition.functions.split(),
-        "folders": folders,
-        "library": library,
-    }
-    return PythonCallee.open(definition, OwnProcess(python, timeout, memory, request), request, stated)
+    host: OwnProcess
+    names: Sequence[str] = ()
+
+    @classmethod
+    def load(cls, path: str, python: str, timeout: float, memory: int) -> "PythonFile":
+        """Load FILE.py, FILE.onnx or MODULE. CalleeError if that fails."""
+        is_file = path.endswith((".py", ".onnx")) or os.path.exists(path)
+        if is_file and not os.path.isfile(path):
+            raise DataError("no such file", path)
+        folder = [os.path.dirname(os.path.abspath(path))] * is_file
+        file = cls(OwnProcess(python, timeout, memory))
+        request = {"path": os.path.abspath(path) if is_file else "", "module": "" if is_file else path}
+        file.names = file.ask({"do": "load", **request, "folders": [*folder, os.getcwd()]})["names"]
+        return file
+
+    def take(self, definition: Definition, name: str, library: str, stated: Mapping[str, str]) -> PythonCallee:
+        """Take one of its functions or classes as the implementation of a definition."""
+        request = {"do": "take", "name": name, "expected": definition.functions.split(), "library": library}
+        return PythonCallee(definition, self.host, self.ask(request), stated)
+
+    def close(self) -> None:
+        """End its process."""
+        self.host.close()
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Carry out a request. CalleeError if that fails."""
+        reply, _ = self.host.ask(request, (), LEAST_BYTES)
+        if not reply.pop("ok"):
+            self.host.close()
+            raise CalleeError(reply["problem"])
+        return reply
 
 
 def open_object(definition: Definition, target: Any, library: str, stated: Mapping[str, str]) -> PythonCallee:
     """Open a function, a class or an instance of this process."""
     host = ThisProcess()
-    facts = {"ok": True, **host.interpreter.take(target, library)}
-    facts.pop("ok")
-    return PythonCallee(definition, host, facts, stated)
+    return PythonCallee(definition, host, host.interpreter.hold(target, library), stated)

@@ -35,36 +35,42 @@ class Interpreter:
     """
 
     def __init__(self) -> None:
+        self.module: Any = None
         self.target: Any = None
         self.instance: Any = None
         self.library = "numpy"
 
-    def load(
-        self, path: str, module: str, name: str, expected: Sequence[str], folders: Sequence[str], library: str
-    ) -> dict[str, Any]:
-        """Import a file or a module, and find the implementation in it.
+    def load(self, path: str, module: str, folders: Sequence[str]) -> dict[str, Any]:
+        """Import a file or a module; list the functions and classes that it defines.
 
-        name      of the function or class, dotted; "" for the one that has an expected name, or the only one
-        folders   from which the file may import others
-        library   whose arrays it takes, "" for what the file imports
+        folders  from which the file may import others
         """
         sys.path += folders
         if path.endswith(".onnx"):
-            return self.take(OnnxModel(path), "numpy")
-        if path:
+            self.module = OnnxModel(path)
+        elif path:
             spec = importlib.util.spec_from_file_location(os.path.basename(path).removesuffix(".py"), path)
             if spec is None or spec.loader is None:
                 raise Fault(f"{path} is no file of Python")
-            loaded = importlib.util.module_from_spec(spec)
-            sys.modules[spec.name] = loaded
-            spec.loader.exec_module(loaded)
+            self.module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = self.module
+            spec.loader.exec_module(self.module)
         else:
-            loaded = importlib.import_module(module)
-        target = find_target(loaded, name, expected)
-        return self.take(target, library or find_library(loaded))
+            self.module = importlib.import_module(module)
+        return {"names": [] if path.endswith(".onnx") else list_public(self.module)}
 
-    def take(self, target: Any, library: str = "") -> dict[str, Any]:
-        """Take an object as the implementation; describe it."""
+    def take(self, name: str, expected: Sequence[str], library: str) -> dict[str, Any]:
+        """Take a function or a class of the module as the implementation.
+
+        name     dotted; "" for the one that has an expected name, or the only one
+        library  whose arrays it takes, "" for what the module imports
+        """
+        if isinstance(self.module, OnnxModel):
+            return self.hold(self.module, "numpy")
+        return self.hold(find_target(self.module, name, expected), library or find_library(self.module))
+
+    def hold(self, target: Any, library: str = "") -> dict[str, Any]:
+        """Hold an object as the implementation; describe it."""
         self.target, self.library = target, library or find_library(sys.modules.get(target.__module__, target))
         self.instance = None if inspect.isclass(target) else target
         return {

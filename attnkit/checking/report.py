@@ -1,4 +1,4 @@
-"""The verdict of a check as a record that shows itself."""
+"""The findings of a check as a record that shows itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,47 +10,71 @@ from attnkit.checking.verdict import Findings, NamedSlip, Tested
 from attnkit.display.cells import Cells
 from attnkit.display.report import ComparisonReport
 from attnkit.errors import escaped
-from attnkit.records import Tensor, join_names
+from attnkit.records import Labels, Tensor, join_names
 
 MOST_CAUSES = 3  # slips that explain the differences equally, of which a sentence names so many
 HIDDEN = "a known slip, whose name is hidden"
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What was checked, and how.
+class Checked:
+    """An implementation of a stage, with what was found of it.
 
-    stage    the name of the definition
-    title    the implementation with its parameters
-    again    the command line that checks it again, for one case
-    hides    whether the names of slips are hidden
+    stage     the name of the definition
+    title     the implementation with its parameters
+    findings  None where it could not be called, for the reason `problem`
+    again     the command line that checks it alone
+    points    what it counts
     """
 
     stage: str
     title: str
+    findings: Findings | None = None
+    problem: str = ""
     library: str = ""
     dtype: str = "float32"
     again: str = ""
-    hides: bool = False
+    points: float = 1.0
 
-
-@dataclass(frozen=True, repr=False)
-class CheckReport(ComparisonReport):
-    """The outcome of every case of a check.
-
-    The tensor `same` is one boolean. The labels of `case` name the cases, those of `status` and `words` say what came
-    of each. The inputs of the smallest case that fails, or of the one that was chosen, are tensors, with its answer and
-    what was expected.
-    """
-
-    verdict: Findings = field(kw_only=True, compare=False)
-    subject: Subject = field(kw_only=True, compare=False)
+    @property
+    def status(self) -> str:
+        """Whether all properties are right: "ok" or "FAIL"; "skip" where it is not implemented."""
+        if self.findings is None or not self.findings.counted:
+            return "skip" if self.findings and self.findings.is_missing else "FAIL"
+        return "ok" if self.findings.is_right else "FAIL"
 
     @property
     def share(self) -> float:
         """The share of the properties that are right, of those that count."""
-        counted_rows = self.verdict.counted
-        return sum(row.status == "ok" for row in counted_rows) / len(counted_rows) if counted_rows else 0.0
+        counted = self.findings.counted if self.findings else []
+        return sum(row.status == "ok" for row in counted) / len(counted) if counted else 0.0
+
+    def count(self) -> str:
+        """How many properties are right: "3 of 7 properties right"."""
+        counted = self.findings.counted if self.findings else []
+        right = sum(row.status == "ok" for row in counted)
+        return f"{right} of {len(counted)} {'property' if len(counted) == 1 else 'properties'} right"
+
+
+@dataclass(frozen=True, repr=False)
+class CheckReport(ComparisonReport):
+    """The outcome of a check: of one implementation, or of all in a file.
+
+    The tensor `same` is one boolean. Of one implementation the labels of `case` name the cases, those of `status` and
+    `words` say what came of each, and the inputs of the smallest case that fails, or of the one that was chosen, are
+    tensors, with its answer and what was expected. Of several, the labels of `stage` name them.
+
+    hides  whether the names of slips are hidden
+    """
+
+    parts: tuple[Checked, ...] = field(kw_only=True, compare=False)
+    hides: bool = field(kw_only=True, default=False, compare=False)
+
+    @property
+    def share(self) -> float:
+        """The share of the points."""
+        points = sum(part.points for part in self.parts)
+        return sum(part.share * part.points for part in self.parts) / points if points else 0.0
 
     def require(self) -> None:
         """Raise AssertionError, whose text is the report, unless every property is right."""
@@ -58,59 +82,91 @@ class CheckReport(ComparisonReport):
             raise AssertionError(f"\n{self!r}")
 
     def blocks(self, style: display.Style) -> list[display.Block]:
-        lines = [opening_line(self), *concluding_lines(self)]
+        if len(self.parts) > 1:
+            return [display.TextTable(("", "stage", "implementation", ""), summary_rows(self.parts, self.hides))]
+        (part,) = self.parts
+        lines = [opening_line(part), *concluding_lines(part, self.hides)]
         above, below = escaped(lines[0]), "\n".join(map(escaped, lines[1:]))
-        table = display.TextTable(("", "property", "inputs", "largest", ""), property_rows(self), (3,))
-        return [display.Text(above), table, display.Text(below)]
+        table = display.TextTable(("", "property", "inputs", "largest", ""), property_rows(part), (3,))
+        return [display.Text(above), *[table] * bool(part.findings), display.Text(below)]
 
     def cells(self) -> Cells:
-        rows = [
-            [row.drawn.case.name, row.status, row.drawn.describe(), row.largest, row.expected.noise, row.words]
-            for row in self.verdict.rows
-        ]
-        return Cells(["property", "status", "inputs", "largest", "noise", "words"], rows)
+        return Cells(
+            ["stage", "property", "status", "inputs", "largest", "noise", "words"],
+            [
+                [part.stage, row.name, row.status, row.drawn.describe(), row.largest, row.expected.noise, row.words]
+                for part in self.parts
+                for row in (part.findings.rows if part.findings else ())
+            ],
+        )
 
 
-def make_check_report(verdict: Findings, subject: Subject, shown: Tested | None = None) -> CheckReport:
-    """Collect a verdict as a record.
+def make_check_report(parts: Sequence[Checked], hides: bool = False, shows_case: bool = False) -> CheckReport:
+    """Collect what was found of implementations as a record.
 
-    shown  the case whose inputs the record has; None for the smallest that fails
+    shows_case  whether the record has the inputs of the first case, and not only of one that fails
     """
-    rows = verdict.rows
-    shown = shown or verdict.smallest or next((row for row in rows if row.status == "FAIL"), None)
-    tensors = {"same": Tensor(np.array(verdict.is_right), ())}
-    for name, values in {
-        "largest": [row.largest for row in rows],
-        "noise": [row.expected.noise for row in rows],
-    }.items():
-        tensors[name] = Tensor(np.array(values, np.float64), ("case",))
-    labels = {"case": [row.drawn.case.name for row in rows]}
-    words = {"status": [row.status for row in rows], "words": [row.words for row in rows]}
+    same = all(part.status != "FAIL" for part in parts) and any(part.status == "ok" for part in parts)
+    tensors = {"same": Tensor(np.array(same), ())}
+    if len(parts) == 1 and parts[0].findings:
+        return _report_of_one(parts[0], tensors, hides, shows_case)
+    tensors["share"] = Tensor(np.array([part.share for part in parts]), ("stage",))
+    tensors["status"] = Tensor(np.array([part.status == "ok" for part in parts]), ("status",))
+    labels: dict[str, Labels] = {"stage": [part.stage for part in parts], "status": [part.status for part in parts]}
+    return CheckReport(tensors, labels, parts=tuple(parts), hides=hides)
+
+
+def _report_of_one(part: Checked, tensors: dict[str, Tensor], hides: bool, shows_case: bool) -> CheckReport:
+    assert part.findings is not None
+    rows = part.findings.rows
+    tensors["largest"] = Tensor(np.array([row.largest for row in rows], np.float64), ("case",))
+    tensors["noise"] = Tensor(np.array([row.expected.noise for row in rows], np.float64), ("case",))
+    words: dict[str, Labels] = {"status": [row.status for row in rows], "words": [row.words for row in rows]}
     for name, texts in words.items():
         tensors[name] = Tensor(np.array([bool(text) for text in texts]), (name,))
-    if shown:
+    failing = part.findings.smallest or next((row for row in rows if row.status == "FAIL"), None)
+    shown = rows[0] if shows_case else failing
+    if shown and not hides:
         arrays = {name: one for name, one in shown.drawn.given.items() if isinstance(one, np.ndarray)}
         arrays["expected"] = shown.expected.array
         if shown.outcome.array is not None:
             arrays["answer"] = shown.outcome.array
         tensors |= {name: Tensor(one) for name, one in arrays.items()}
-    return CheckReport(tensors, {**labels, **words}, verdict=verdict, subject=subject)
+    return CheckReport(tensors, {"case": [row.name for row in rows], **words}, parts=(part,), hides=hides)
 
 
-def opening_line(report: CheckReport) -> str:
+def summary_rows(parts: Sequence[Checked], hides: bool) -> list[list[str]]:
+    """A row for each implementation: how many properties are right, and why not all."""
+    return [[part.status, part.stage, part.title.partition("(")[0], summarize(part, hides)] for part in parts]
+
+
+def summarize(part: Checked, hides: bool) -> str:
+    """Describe an implementation in a sentence."""
+    if part.status == "skip":
+        return "not implemented"
+    reasons = [] if part.status == "ok" else reason_lines(part, hides)[:1]
+    return "; ".join([part.count(), *reasons])
+
+
+def opening_line(part: Checked) -> str:
     """What was checked, and the conventions that were found by value."""
-    subject = report.subject
-    found = "".join(f", {words} (found)" for words in report.verdict.found)
-    library = f"{subject.library}, " if subject.library else ""
-    return f"{subject.stage}: {subject.title}   {library}{subject.dtype}{found}"
+    found = "".join(f", {words} (found)" for words in part.findings.found) if part.findings else ""
+    library = f"{part.library}, " if part.library else ""
+    return f"{part.stage}: {part.title}   {library}{part.dtype}{found}"
 
 
-def property_rows(report: CheckReport) -> list[list[str]]:
-    """A row for each property."""
+def property_rows(part: Checked) -> list[list[str]]:
+    """A row for each property; words that the row before has too are not repeated."""
+    rows = part.findings.rows if part.findings else ()
+    described = [describe_row(row) for row in rows]
     return [
-        [row.status, row.drawn.case.name, row.drawn.describe(), figure(row), describe_row(row)]
-        for row in report.verdict.rows
+        [row.status, row.name, row.drawn.describe(), figure(row), "likewise" if is_again and row.words else words]
+        for row, words, is_again in zip(rows, described, [False, *map(same, described, described[1:])], strict=True)
     ]
+
+
+def same(one: str, other: str) -> bool:
+    return one == other
 
 
 def figure(row: Tested) -> str:
@@ -124,25 +180,29 @@ def describe_row(row: Tested) -> str:
         return f"it changes {join_names(row.outcome.changed)} in place"
     if row.status == "ok":
         return f"noise {row.expected.noise / (row.expected.scale or 1):.0e}" if row.expected.noise else ""
-    if row.status == "skip":
+    if row.words or not row.at:
         return row.words
-    return row.words or f"first at {list(row.at)}"
+    return f"first at {list(row.at)}"
 
 
-def concluding_lines(report: CheckReport) -> list[str]:
-    """The count of the properties, and the slip or the smallest case that fails."""
-    verdict, subject = report.verdict, report.subject
-    right, total = sum(row.status == "ok" for row in verdict.counted), len(verdict.counted)
-    lines = [f"{right} of {total} {'property' if total == 1 else 'properties'} right"]
-    failing = [row for row in verdict.rows if row.status == "FAIL"]
-    if verdict.causes:
-        lines.append(describe_causes(verdict.causes, failing, subject.hides))
-    elif verdict.smallest:
-        lines += describe_smallest(verdict.smallest)
-    if failing and subject.again:
-        number = [row.drawn.case.name for row in verdict.rows].index(failing[0].drawn.case.name) + 1
-        lines.append(f"its inputs: {subject.again} --case {number} -o case.npz")
+def concluding_lines(part: Checked, hides: bool) -> list[str]:
+    """The count of the properties, why not all are right, and where the inputs are."""
+    if part.status == "skip":
+        return ["not implemented"]
+    lines = [part.count(), *reason_lines(part, hides)]
+    failing = part.findings.failing if part.findings else []
+    if failing and part.again and not hides:
+        lines.append(f"its inputs: {part.again} --case {failing[0].number} -o case.npz")
     return lines
+
+
+def reason_lines(part: Checked, hides: bool) -> list[str]:
+    """Why an implementation is wrong: its slip, or the smallest case that fails."""
+    if part.findings is None:
+        return [part.problem]
+    if part.findings.causes:
+        return [describe_causes(part.findings.causes, part.findings.failing, hides)]
+    return describe_smallest(part.findings.smallest) if part.findings.smallest else []
 
 
 def describe_causes(causes: Sequence[NamedSlip], failing: Sequence[Tested], hides: bool) -> str:
@@ -150,8 +210,7 @@ def describe_causes(causes: Sequence[NamedSlip], failing: Sequence[Tested], hide
     largest = max((row.largest for row in failing if not np.isnan(row.largest)), default=np.nan)
     names = " or ".join(dict.fromkeys(cause.slip.name for cause in causes[:MOST_CAUSES]))
     sure = "" if causes[0].is_decisive else "undecidable in this dtype: "
-    figures = f"{causes[0].remaining:.0e} instead of {largest:.1g}"
-    return f"{sure}equal ({figures}) if {HIDDEN if hides else names}"
+    return f"{sure}equal ({causes[0].remaining:.0e} instead of {largest:.1g}) if {HIDDEN if hides else names}"
 
 
 def describe_smallest(row: Tested) -> list[str]:
@@ -159,7 +218,5 @@ def describe_smallest(row: Tested) -> list[str]:
     lines = [f"no known slip; the smallest case that fails: {row.drawn.describe() or 'one number'}"]
     if row.at and row.outcome.array is not None:
         got, wanted = row.outcome.array[row.at], row.expected.array[row.at]
-        lines.append(f"  its first wrong number is {list(row.at)}: {got:.6g}, expected {wanted:.6g}")
-    elif row.words:
-        lines.append(f"  {row.words}")
-    return lines
+        return [f"{lines[0]}; its first wrong number is {list(row.at)}: {got:.6g}, expected {wanted:.6g}"]
+    return [f"{lines[0]}; {row.words}"] if row.words else lines

@@ -24,6 +24,8 @@ ROUNDINGS = 3  # random roundings of each step that measure the noise
 LEAST_ULPS = 4  # of the largest number of an answer, by which it may always differ
 MOST_TRIED = 3  # combinations of conventions with which two slips at once are looked for
 
+MISSING = "not implemented"
+
 Choice = tuple[str, ...]  # the name of a way for each convention
 
 
@@ -53,6 +55,7 @@ class Tested(NamedTuple):
     largest  the largest difference, nan where there is none to measure
     words    why it fails where no difference was measured, or what a note says
     at       the index of the first wrong number
+    number   that of the case among all of the definition, from 1
     """
 
     drawn: Drawn
@@ -62,6 +65,12 @@ class Tested(NamedTuple):
     largest: float = np.nan
     words: str = ""
     at: tuple[int, ...] = ()
+    number: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name of the case."""
+        return self.drawn.case.name
 
 
 class NamedSlip(NamedTuple):
@@ -103,6 +112,16 @@ class Findings:
     def counted(self) -> list[Tested]:
         """The rows that count: no notes and no cases without an argument."""
         return [row for row in self.rows if row.status in ("ok", "FAIL")]
+
+    @property
+    def failing(self) -> list[Tested]:
+        """The rows that fail."""
+        return [row for row in self.rows if row.status == "FAIL"]
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the implementation says of every case that it is not implemented."""
+        return all(row.status == "skip" and row.words == MISSING for row in self.rows)
 
     @property
     def is_right(self) -> bool:
@@ -159,7 +178,9 @@ class Examiner:
     def try_choice(self, choice: Choice, drawn: Sequence[Drawn]) -> Trial:
         """The rows of all cases with a choice of conventions."""
         ways = tuple(rows[way] for rows, way in zip(self.conventions.values(), choice, strict=True))
-        return Trial(choice, ways, [self.try_case(choice, ways, one) for one in drawn])
+        names = [case.name for case in self.definition.cases]
+        rows = [self.try_case(choice, ways, one) for one in drawn]
+        return Trial(choice, ways, [row._replace(number=names.index(row.name) + 1) for row in rows])
 
     def try_case(self, choice: Choice, ways: Sequence[Way], drawn: Drawn) -> Tested:
         """The row of one case."""
@@ -170,6 +191,8 @@ class Examiner:
         outcome = self.call(choice, ways, drawn)
         if outcome.lacks in drawn.case.needs:
             return Tested(drawn, "skip", outcome, expected, words=f"no parameter for {outcome.lacks}")
+        if outcome.problem.startswith(NotImplementedError.__name__):
+            return Tested(drawn, "skip", outcome, expected, words=MISSING)
         return self.compare(drawn, outcome, expected)
 
     def call(self, choice: Choice, ways: Sequence[Way], drawn: Drawn) -> Outcome:

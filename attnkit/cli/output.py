@@ -72,6 +72,7 @@ def write(stage: Stage) -> int:
             sink.write(harmless(data, chosen) if is_readable and sink.is_terminal() else data)
             if isinstance(result, Record):
                 status = max(status, stage.tool.status(result, stage))
+            status = max(status, getattr(result, "status", 0))
         return status
 
 

@@ -18,7 +18,7 @@ SHEET_FORMATS = (*FIGURE_FORMATS, "markdown")
 DISPLAYED = "table, svg, png, pdf or html"
 HELD = {"report": ("json",), "rows": ("json", "csv", "tsv")}  # what a text may be written as beside DISPLAYED
 TEXT = "text"  # the format of a tool that returns text, whatever the suffix of its file
-NO_TEXT = {".tex", ".xml", ".jpg", ".jpeg", ".gif", ".zip", ".gz", ".pt", ".bin"}
+NO_TEXT = {".tex", ".jpg", ".jpeg", ".gif", ".zip", ".gz", ".pt", ".bin"}
 SUFFIXES = {
     ".txt": "table",
     ".md": "markdown",

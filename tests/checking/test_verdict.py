@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit.checking.callees import CalleeError, OwnProcess, PythonCallee, open_file, open_object
+from attnkit.checking.callees import CalleeError, PythonFile, open_object
 from attnkit.checking.definitions import DEFINITIONS
 from attnkit.checking.verdict import Examiner
 from attnkit.errors import UsageError
@@ -168,7 +168,7 @@ def written(tmp_path):
 
 
 def test_a_case_that_hangs_or_ends_the_process_is_a_verdict_and_the_next_one_runs(written):
-    callee = open_file(ATTEND, written("np.zeros((1,))"), sys.executable, 0.5, 0, "", {})
+    callee = PythonFile.load(written("np.zeros((1,))"), sys.executable, 0.5, 0).take(ATTEND, "", "", {})
     findings = Examiner(ATTEND, callee).judge(ATTEND.cases)
     callee.close()
     words = {row.drawn.case.name: row.words for row in findings.rows if row.status == "FAIL"}
@@ -184,28 +184,14 @@ def test_a_file_that_cannot_be_loaded_is_an_error(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("import numpy\n\ndef attention(q, k, v):\n    return missing\n\nraise RuntimeError('at the top')\n")
     with pytest.raises(CalleeError, match=r"RuntimeError: at the top \(mine.py, line 6\)"):
-        open_file(ATTEND, str(path), sys.executable, 5, 0, "", {})
+        PythonFile.load(str(path), sys.executable, 5, 0)
 
 
 def test_an_answer_that_is_too_large_is_not_read(written):
-    host = OwnProcess(
-        sys.executable,
-        5,
-        0,
-        {
-            "do": "load",
-            "path": written("np.zeros(1 << 19)"),
-            "module": "",
-            "name": "",
-            "expected": ["attention"],
-            "folders": [],
-            "library": "",
-        },
-    )
-    callee = PythonCallee.open(ATTEND, host, host.first, {})
+    callee = PythonFile.load(written("np.zeros(1 << 19)"), sys.executable, 5, 0).take(ATTEND, "attention", "", {})
     (row, *_) = Examiner(ATTEND, callee).judge(ATTEND.cases[:1]).rows
     callee.close()
-    assert row.words.startswith("its answer is too large")
+    assert row.words == "its answer cannot be read: 4194432 bytes where at most 1048576 were expected"
 
 
 def test_a_check_in_python_is_a_report():
