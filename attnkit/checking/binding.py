@@ -84,6 +84,36 @@ def bind(
     return Binding(found, tuple(by_place))
 
 
+def arrange(
+    slots: Sequence[Slot], binding: Binding, present: Collection[str]
+) -> tuple[list[str | None], dict[str, str | None]]:
+    """The arguments that a call hands over by place and by name; None for None.
+
+    present  the arguments that the call has
+
+    >>> arrange([Slot("K"), Slot("Q"), Slot("mask", has_default=True)], Binding({"K": "k", "Q": "q"}), ["q", "k"])
+    (['k', 'q'], {})
+    """
+    places: list[str | None] = []
+    names: dict[str, str | None] = {}
+    others = [one for one in present if one not in binding.arguments.values()]
+    is_by_name = False
+    for slot in slots:
+        argument = binding.arguments.get(slot.name, "")
+        found = argument if argument in present else None
+        if slot.kind == "rest":
+            places += others
+        elif slot.kind == "names":
+            names |= {one: one for one in others}
+        elif found is None and slot.has_default:
+            is_by_name = True
+        elif is_by_name or slot.kind == "name":
+            names[slot.name] = found
+        else:
+            places.append(found)
+    return places, names
+
+
 def simplify(name: str) -> str:
     """A name without case and underscores.
 

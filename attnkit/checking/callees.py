@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from attnkit.checking import interpreter
-from attnkit.checking.binding import Binding, Slot, bind, simplify
+from attnkit.checking.binding import Binding, Slot, arrange, bind, simplify
 from attnkit.checking.cases import Drawn, find_optional
 from attnkit.checking.definition import Definition
 from attnkit.errors import AttnkitError, DataError, UsageError
@@ -261,9 +261,9 @@ class PythonCallee:
         optional = find_optional(self.definition)
         spelled = {simplify(one) for one, *_ in parameters}
         arguments = self.definition.arguments
-        joined = [one for one in arguments.values() if one.joins and spelled & {*map(simplify, one.names.split())}]
-        optional |= {part for one in joined for part in one.joins.split()}
-        return [name for name, one in arguments.items() if one.axes and not one.joins and name not in optional]
+        whole = [one for one in arguments.values() if one.parts and spelled & {*map(simplify, one.names.split())}]
+        optional |= {part for one in whole for part in one.parts}
+        return [name for name, one in arguments.items() if one.axes and not one.parts and name not in optional]
 
     def _bind(self, parameters: Sequence[Sequence[Any]], names: Mapping[str, str], required: Sequence[str]) -> Binding:
         stated = {one: argument for one, argument in self.stated.items() if argument in names}
@@ -360,42 +360,30 @@ class PythonCallee:
         self, binding: Binding, parameters: Sequence[Sequence[Any]], given: Mapping[str, Any], dtype: str
     ) -> Outcome:
         arrays: list[Array] = []
-        order: list[str] = []
 
-        def hand_over(argument: str) -> Any:
-            value = given[argument]
-            order.append(argument)
+        def refer(value: Any) -> Any:
             if not isinstance(value, np.ndarray):
                 return value
             arrays.append(value)
             return {"array": len(arrays) - 1}
 
-        places: list[Any] = []
-        names: dict[str, Any] = {}
-        is_by_name = False
-        for name, kind, has_default in parameters:
-            argument = binding.arguments.get(name, "")
-            if kind == "rest":
-                places += [hand_over(one) for one in given if one not in binding.arguments.values()]
-            elif kind == "names":
-                names |= {one: hand_over(one) for one in given if one not in binding.arguments.values()}
-            elif argument in given and (kind == "name" or is_by_name):
-                names[name] = hand_over(argument)
-            elif argument in given:
-                places.append(hand_over(argument))
-            elif has_default:
-                is_by_name = True
-            elif kind == "name":
-                names[name] = None
-            else:
-                order.append(argument)
-                places.append(None)
+        def hand_over(argument: str | None) -> Any:
+            if argument in collections:
+                published = collections[argument].collects
+                return {name: refer(given[part]) for part, name in published.items() if part in given}
+            return None if argument is None else refer(given[argument])
+
+        collections = {name: one for name, one in self.definition.arguments.items() if one.collects}
+        in_place, by_name = arrange([Slot(*one) for one in parameters], binding, [*given, *collections])
+        places = [hand_over(argument) for argument in in_place]
+        names = {name: hand_over(argument) for name, argument in by_name.items()}
+        order = [*in_place, *by_name.values()]
         request = {"do": "call", "places": places, "names": names, "dtype": dtype}
         most = max(LEAST_BYTES, TIMES_BYTES * sum(one.nbytes for one in arrays))
         reply, results = self.host.ask(request, arrays, most)
         if not reply["ok"]:
             return Outcome(None, problem=reply["problem"])
-        return Outcome(results[0], reply["dtype"], changed=tuple(order[at] for at in reply["changed"]))
+        return Outcome(results[0], reply["dtype"], changed=tuple(str(order[at]) for at in reply["changed"]))
 
     def close(self) -> None:
         self.host.close()

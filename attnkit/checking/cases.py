@@ -1,5 +1,6 @@
 """The inputs of a case, drawn from a seed."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -56,7 +57,10 @@ def draw_case(definition: Definition, case: Case, seed: int, dtype: str) -> Draw
 def draw_array(
     argument: Argument, sizes: Mapping[str, int], lead: tuple[int, ...], generator: np.random.Generator
 ) -> Any:
-    """Draw normal numbers, ids below a size, or a mask with a key for every query."""
+    """Draw normal numbers, ids below a size, or a mask with a key for every query.
+
+    Weights (I, O) are divided by √I, so that no softmax saturates.
+    """
     shape = find_shape(argument.axes, sizes, lead)
     kind, _, size = argument.draw.partition(" ")
     if kind == "ids":
@@ -65,7 +69,8 @@ def draw_array(
         mask = generator.random(shape) < 0.6
         mask[..., 0] |= ~mask.any(axis=-1)
         return mask
-    return generator.standard_normal(shape)
+    is_weight = argument.role == "parameter" and len(shape) == 2 and kind == "normal"
+    return generator.standard_normal(shape) / (math.sqrt(shape[0]) if is_weight else 1)
 
 
 def find_optional(definition: Definition) -> set[str]:

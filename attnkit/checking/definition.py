@@ -22,8 +22,10 @@ class Argument(NamedTuple):
     axes   its axes by the names of sizes, "... T K": "..." are the leading axes of the case; "" is a number
     names  the names that implementations give it, in lower case, its own among them
     role   an input, a parameter of a class, or a number
-    draw   what its numbers are: "normal", "ids N" below a size, or "mask", of which each row has a key
+    draw   what its numbers are: "normal", those of a weight (I, O) divided by √I; "table", those of no weight; "ids N",
+           whole numbers below a size; or "mask", of which each row has a key
     joins  the arguments whose columns it has side by side, which it may stand for
+    collects  the arguments that it holds by published names, which it may stand for
     """
 
     axes: str
@@ -31,6 +33,12 @@ class Argument(NamedTuple):
     role: Role = "input"
     draw: str = "normal"
     joins: str = ""
+    collects: Mapping[str, str] = {}
+
+    @property
+    def parts(self) -> list[str]:
+        """The arguments that it may stand for."""
+        return [*self.joins.split(), *self.collects]
 
 
 class Case(NamedTuple):

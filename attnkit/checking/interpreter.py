@@ -195,6 +195,8 @@ def list_slots(function: Any) -> list[list[Any]]:
 
 def to_library(value: Any, library: str, dtype: str) -> Any:
     """An array of a library, floats in a dtype, from one of NumPy; a number stays one."""
+    if isinstance(value, dict):
+        return {name: to_library(one, library, dtype) for name, one in value.items()}
     if not isinstance(value, np.ndarray):
         return value
     is_float = value.dtype.kind == "f"
@@ -218,6 +220,8 @@ def from_library(value: Any) -> tuple[Any, str]:
         name = str(value.dtype).rpartition(".")[2]
         value = value.detach().cpu()
         return (value.float() if name == "bfloat16" else value).numpy(), name
+    if isinstance(value, dict):
+        return np.zeros(0), "float32"
     array = np.asarray(value)
     if array.dtype.name == "bfloat16":
         return array.astype(np.float32), "bfloat16"

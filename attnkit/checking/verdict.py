@@ -22,6 +22,8 @@ from attnkit.model.slips import Slip
 
 ROUNDINGS = 3  # random roundings of each step that measure the noise
 LEAST_ULPS = 4  # of the largest number of an answer, by which it may always differ
+COARSE = 8.0  # times the tolerance by one rounding, by which a slip is rejected before its noise is measured again
+MOST_PAIRS = 1000  # of slips that are tried
 MOST_TRIED = 3  # combinations of conventions with which two slips at once are looked for
 
 MISSING = "not implemented"
@@ -220,14 +222,14 @@ class Examiner:
         return self._expected[key]
 
     @quiet
-    def compute(self, drawn: Drawn, changes: Mapping[str, Formula]) -> Expected:
+    def compute(self, drawn: Drawn, changes: Mapping[str, Formula], roundings: int = ROUNDINGS + 1) -> Expected:
         """The answer of a case with changed steps, and its noise."""
         steps = {**self.definition.steps, **changes}
         given = {**dict.fromkeys(self.definition.arguments), **drawn.given}
         *_, answer = steps
         array = work(steps, given)[answer]
         finite, noise = np.isfinite(array), 0.0
-        for seed in range(ROUNDINGS + 1):
+        for seed in range(roundings):
             moved = work(steps, given, make_rounding(self.dtype, seed))[answer]
             off = np.abs(np.subtract(moved, array, where=finite, out=np.zeros(array.shape)))
             noise = max(noise, float(off[np.isfinite(off)].max(initial=0)))
@@ -270,7 +272,8 @@ class Examiner:
         for trial in trials:
             if causes := self.explain(trial, [[slip] for slip in self.definition.slips]):
                 return trial, causes
-        for trial in trials[:MOST_TRIED]:
+        slips = self.definition.slips
+        for trial in trials[:MOST_TRIED] if len(slips) * (len(slips) - 1) // 2 <= MOST_PAIRS else ():
             if causes := self.explain(trial, [*map(list, itertools.combinations(self.definition.slips, 2))]):
                 return trial, causes
         return trials[0], []
@@ -309,6 +312,9 @@ class Examiner:
     def remaining(self, row: Tested, changes: Mapping[str, Formula]) -> float | None:
         """The difference that a slip leaves; None where it does not explain the row."""
         try:
+            near = self.compute(row.drawn, changes, roundings=1)
+            if row.outcome.array is None or not self.is_near(row.outcome.array, near):
+                return None
             other = self.compute(row.drawn, changes)
         except (AttnkitError, ValueError, IndexError, TypeError, KeyError, ZeroDivisionError):
             return None  # a formula that does not fit these shapes
@@ -321,6 +327,13 @@ class Examiner:
             off = np.where(np.isfinite(array), off, 0 if row.status == "FAIL" and row.words else np.inf)
         allowed = self.allowed(other)
         return float(off.max(initial=0)) / (other.scale or 1) if (off <= allowed).all() else None
+
+    def is_near(self, array: Array, expected: Expected) -> bool:
+        """Whether an answer may be an expected one, whose noise is measured once."""
+        if array.shape != expected.array.shape:
+            return False
+        off = difference(array, expected.array)[np.isfinite(array)]
+        return float(off.max(initial=0)) <= COARSE * self.allowed(expected)
 
     # the smallest case
 

@@ -15,6 +15,7 @@ EQUAL = {
     "attend": [{"blocked scores are 0 instead of −∞", "the scores are multiplied by the mask"}],
     "layernorm": [{"eps is missing", "eps is 1e-12"}],
     "rmsnorm": [{"eps is missing", "eps is 1e-12"}],
+    "block": [{"norm: eps is missing", "norm: eps is 1e-12"}],
     "sinusoidal": [{"the exponent is i/D", "the base is 100"}],
 }
 # slips that are right in one way of a convention

@@ -22,7 +22,9 @@ EMBED = Definition(
     "token ids to the rows of a table",
     {
         "ids": Argument("... T", "ids token_ids input_ids x tokens idx input indices inputs", draw="ids V"),
-        "table": Argument("V D", "table weights weight w embeddings embedding_matrix wte emb", role="parameter"),
+        "table": Argument(
+            "V D", "table weights weight w embeddings embedding_matrix wte emb", role="parameter", draw="table"
+        ),
     },
     {"rows": lambda ids, table: table[as_ids(ids)]},
     {"T": 5, "V": 11, "D": 6},

@@ -1,0 +1,417 @@
+"""Layers and whole models, composed of the steps of their parts.
+
+A part keeps its steps and its slips; in a whole its steps get a prefix, and read other steps in place of arguments.
+"""
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from attnkit.checking.definition import Argument, Case, Definition, Way
+from attnkit.checking.definitions.heads import ARGUMENTS as OF_HEADS
+from attnkit.checking.definitions.heads import CAUSAL, CONSTRUCT, MULTIHEAD, ROTARY
+from attnkit.checking.definitions.linear import layouts_of, with_bias
+from attnkit.checking.definitions.networks import FFN, OF_NETWORKS, SWIGLU
+from attnkit.checking.definitions.norms import LAYERNORM, RMSNORM
+from attnkit.checking.definitions.positions import THETA, scatter_positions
+from attnkit.model.exercises.worked_steps import Formula, Steps, work
+from attnkit.model.slips import Slip
+
+POST_NORM = "the norms follow the residuals (post-norm, not pre-norm)"
+STACKS = ("layers", "blocks", "h", "layer", "block", "encoder.layers", "decoder.layers")
+
+
+def rename(formula: Formula, names: Mapping[str, str | None]) -> Formula:
+    """A formula that reads other steps or arguments; one that is None is not given.
+
+    >>> inspect.signature(rename(lambda x, w, b: x @ w, {"x": "norm1", "b": None}))
+    <Signature (norm1, w, /)>
+    """
+    own = [*inspect.signature(formula).parameters]
+    read = [names.get(one, one) for one in own]
+
+    def renamed(*values: Any) -> Any:
+        rest = iter(values)
+        return formula(*[None if one is None else next(rest) for one in read])
+
+    renamed.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(one, inspect.Parameter.POSITIONAL_ONLY) for one in read if one is not None]
+    )
+    return renamed
+
+
+class Part(NamedTuple):
+    """A part of a whole.
+
+    kind    what its slips are said to be those of
+    prefix  of its steps in the whole
+    inputs  what stands for its arguments: other steps and arguments, or None
+    ways    steps that are otherwise in this whole
+    """
+
+    kind: str
+    definition: Definition
+    prefix: str
+    inputs: Mapping[str, str | None]
+    ways: Steps = MappingProxyType({})
+
+    def place(self, steps: Steps) -> dict[str, Formula]:
+        """Some of its steps as those of the whole."""
+        names = {**self.inputs, **{step: self.prefix + step for step in self.definition.steps}}
+        return {self.prefix + step: rename(formula, names) for step, formula in steps.items()}
+
+    @property
+    def steps(self) -> dict[str, Formula]:
+        """Its steps as those of the whole."""
+        return self.place({**self.definition.steps, **self.ways})
+
+    @property
+    def slips(self) -> list[Slip[Formula]]:
+        """The slips that it can have: without a bias or a mask none of these, and no number that is stated."""
+        absent = [words for name, words in (("bq", "bias"), ("mask", "the mask ")) if self.inputs.get(name, "") is None]
+        possible = [one for one in self.definition.slips if not any(words in one.name for words in absent)]
+        return [one for one in possible if one.number is None or one.value != one.number.stated]
+
+    @property
+    def output(self) -> str:
+        """Its last step."""
+        return self.prefix + [*self.definition.steps][-1]
+
+
+class Layer(NamedTuple):
+    """A layer: its parts in their order, and the sums between them.
+
+    x       the step that it reads
+    sums    each before the part that reads it
+    others  the slips of its order: other formulas of its steps, by their sentences
+    """
+
+    x: str
+    parts: Sequence[Part]
+    sums: Mapping[str, Formula]
+    others: Mapping[str, Steps]
+    output: str
+
+    @property
+    def steps(self) -> dict[str, Formula]:
+        """All steps in the order of computation."""
+        steps: dict[str, Formula] = {}
+        pending = dict(self.sums)
+        for part in self.parts:
+            steps |= {name: pending.pop(name) for name in [*pending] if name in part.inputs.values()}
+            steps |= part.steps
+        return {**steps, **pending}
+
+
+def gather_slips(layers: Iterable[Layer]) -> list[Slip[Formula]]:
+    """The slips of all layers at once: those of their order, then those of their parts."""
+    found: dict[str, dict[str, Formula]] = {}
+    for layer in layers:
+        named = [*layer.others.items()]
+        for part in layer.parts:
+            named += [(f"{part.kind}: {slip.name}", part.place(slip.changes)) for slip in part.slips]
+        for words, changes in named:
+            found[words] = {**found.get(words, {}), **changes}
+    return [Slip(words, changes) for words, changes in found.items()]
+
+
+def place_ways(ways: Mapping[str, Way], layers: Iterable[Layer]) -> dict[str, Way]:
+    """The ways of a convention of attention as those of all layers."""
+    parts = [part for layer in layers for part in layer.parts if part.kind.endswith("attention")]
+    return {
+        name: replace(way, steps={step: one for part in parts for step, one in part.place(way.steps).items()})
+        for name, way in ways.items()
+    }
+
+
+def keep(x: str) -> Formula:
+    """The formula of a step that is another one."""
+    return rename(lambda x: x, {"x": x})
+
+
+def order_of_pre_norm(x: str, norms: Sequence[Part], parts: Sequence[Part], sums: Sequence[str]) -> dict[str, Steps]:
+    """Slips of the order of a pre-norm layer: x → norm → part → + x, twice."""
+    (norm1, norm2), (first, second), (sum1, sum2) = norms, parts, sums
+    return {
+        "the first residual is missing": {sum1: keep(first.output)},
+        "the second residual is missing": {sum2: keep(second.output)},
+        "both residuals are missing": {sum1: keep(first.output), sum2: keep(second.output)},
+        "the first norm is missing": {norm1.output: keep(x)},
+        "the second norm is missing": {norm2.output: keep(sum1)},
+        "both norms are missing": {norm1.output: keep(x), norm2.output: keep(sum1)},
+        "the residual is the normalized input": {
+            sum1: add(norm1.output, first.output),
+            sum2: add(norm2.output, second.output),
+        },
+        POST_NORM: {
+            norm1.output: keep(x),
+            norm2.output: keep(sum1),
+            sum1: fuse(norm1)(x, first.output),
+            sum2: fuse(norm2)(sum1, second.output),
+        },
+        "the sub-layers read the same input (parallel, not serial)": {
+            step: rename(formula, {sum1: x}) for step, formula in norm2.steps.items()
+        },
+    }
+
+
+def order_of_post_norm(x: str, norms: Sequence[Part], parts: Sequence[Part], sums: Sequence[str]) -> dict[str, Steps]:
+    """Slips of the order of a post-norm layer: x → part → + x → norm, twice or more."""
+    inputs = [x, *(norm.output for norm in norms)]
+    missing = {one: keep(part.output) for one, part in zip(sums, parts, strict=True)}
+    return {
+        "the residuals are missing": missing,
+        "the norms are missing": {norm.output: keep(one) for norm, one in zip(norms, sums, strict=True)},
+        "the residuals are added after the norms": {
+            **missing,
+            **{
+                norm.output: fuse(norm)(None, one, then=before)
+                for norm, one, before in zip(norms, sums, inputs, strict=False)
+            },
+        },
+    }
+
+
+def fuse(norm: Part) -> Any:
+    """Make the formula of a norm of a sum, with its parameters."""
+
+    def normalize(x: str | None, y: str, then: str | None = None) -> Formula:
+        arguments = norm.definition.arguments
+        given = {name: one for name, one in norm.inputs.items() if name != "x" and one is not None}
+        read = [*dict.fromkeys([*([x] if x else []), y, *given.values(), *([then] if then else [])])]
+
+        def compute(*values: Any) -> Any:
+            found = dict(zip(read, values, strict=True))
+            summed = found[y] + (found[x] if x else 0)
+            own = {**dict.fromkeys(arguments), **{name: found[one] for name, one in given.items()}, "x": summed}
+            result = [*work(norm.definition.steps, own).values()][-1]
+            return result + (found[then] if then else 0)
+
+        compute.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(one, inspect.Parameter.POSITIONAL_ONLY) for one in read]
+        )
+        return compute
+
+    return normalize
+
+
+def add(x: str, y: str) -> Formula:
+    """The formula of a residual sum of two steps."""
+    return rename(lambda x, y: x + y, {"x": x, "y": y})
+
+
+def numbered(names: Iterable[str], at: str) -> dict[str, str | None]:
+    return {name: name + at for name in names}
+
+
+BIASES = ("bq", "bk", "bv", "bo")
+WEIGHTS = ("wq", "wk", "wv", "wo")
+NO_JOINED: dict[str, str | None] = {"wqkv": None, "bqkv": None}
+
+
+def llama_layer(x: str, at: str = "") -> Layer:
+    """A pre-norm layer: RMS norm, causal attention with rotary positions, gated network.
+
+    x   the step that it reads
+    at  the end of the names of its parameters
+    """
+    norm1 = Part("norm", RMSNORM, f"norm1{at}_", {"x": x, "gamma": f"ln1{at}", "eps": "eps"})
+    heads = numbered(WEIGHTS, at) | dict.fromkeys((*BIASES, "wqkv", "bqkv", "mask"))
+    attention = Part("attention", ROTARY, f"attention{at}_", {"x": norm1.output, **heads}, CAUSAL["causal"].steps)
+    first = f"sum1{at}"
+    norm2 = Part("norm", RMSNORM, f"norm2{at}_", {"x": first, "gamma": f"ln2{at}", "eps": "eps"})
+    network = Part("network", SWIGLU, f"network{at}_", {"x": norm2.output, **numbered(("w1", "w2", "w3"), at)})
+    second = f"sum2{at}"
+    sums = {first: add(x, attention.output), second: add(first, network.output)}
+    others = order_of_pre_norm(x, (norm1, norm2), (attention, network), (first, second))
+    return Layer(x, (norm1, attention, norm2, network), sums, others, second)
+
+
+def gpt_layer(x: str, at: str = "") -> Layer:
+    """A pre-norm layer: layer norm, causal attention, network, all with biases."""
+    norm1 = Part("norm", LAYERNORM, f"norm1{at}_", {"x": x, "gamma": f"ln1{at}", "beta": f"ln1b{at}", "eps": "eps"})
+    heads = numbered((*WEIGHTS, *BIASES), at) | NO_JOINED | {"mask": None}
+    attention = Part("attention", MULTIHEAD, f"attention{at}_", {"x": norm1.output, **heads}, CAUSAL["causal"].steps)
+    first = f"sum1{at}"
+    norm2 = Part("norm", LAYERNORM, f"norm2{at}_", {"x": first, "gamma": f"ln2{at}", "beta": f"ln2b{at}", "eps": "eps"})
+    of_network = numbered(("w1", "w2", "b1", "b2"), at)
+    network = Part("network", FFN, f"network{at}_", {"x": norm2.output, **of_network}, OF_NETWORKS["gelu"].steps)
+    second = f"sum2{at}"
+    sums = {first: add(x, attention.output), second: add(first, network.output)}
+    others = order_of_pre_norm(x, (norm1, norm2), (attention, network), (first, second))
+    return Layer(x, (norm1, attention, norm2, network), sums, others, second)
+
+
+def encoder_layer(x: str, at: str = "") -> Layer:
+    """A post-norm layer of the paper: attention with a mask, network, all with biases."""
+    heads = numbered((*WEIGHTS, *BIASES), at) | NO_JOINED
+    attention = Part("attention", MULTIHEAD, f"attention{at}_", {"x": x, **heads})
+    first, second = f"sum1{at}", f"sum2{at}"
+    norm1 = Part("norm", LAYERNORM, f"norm1{at}_", {"x": first, "gamma": f"ln1{at}", "beta": f"ln1b{at}", "eps": "eps"})
+    network = Part("network", FFN, f"network{at}_", {"x": norm1.output, **numbered(("w1", "w2", "b1", "b2"), at)})
+    norm2 = Part(
+        "norm", LAYERNORM, f"norm2{at}_", {"x": second, "gamma": f"ln2{at}", "beta": f"ln2b{at}", "eps": "eps"}
+    )
+    sums = {first: add(x, attention.output), second: add(norm1.output, network.output)}
+    others = order_of_post_norm(x, (norm1, norm2), (attention, network), (first, second))
+    return Layer(x, (attention, norm1, network, norm2), sums, others, norm2.output)
+
+
+def decoder_layer(x: str, at: str = "") -> Layer:
+    """A post-norm layer of the paper: causal attention, attention to a memory, network."""
+    own = numbered((*WEIGHTS, *BIASES), at) | NO_JOINED | {"mask": None}
+    attention = Part("self-attention", MULTIHEAD, f"own{at}_", {"x": x, **own}, CAUSAL["causal"].steps)
+    sums = {f"sum1{at}": add(x, attention.output)}
+    norm1 = Part(
+        "norm", LAYERNORM, f"norm1{at}_", {"x": f"sum1{at}", "gamma": f"ln1{at}", "beta": f"ln1b{at}", "eps": "eps"}
+    )
+    of_cross = {name: f"c{name}{at}" for name in (*WEIGHTS, *BIASES)}
+    cross = Part(
+        "cross-attention",
+        MULTIHEAD,
+        f"cross{at}_",
+        {"x": norm1.output, **of_cross, **NO_JOINED, "mask": "memory_mask"},
+        {
+            "projected_k": lambda memory, wk, bk: with_bias(memory @ wk, bk),
+            "projected_v": lambda memory, wv, bv: with_bias(memory @ wv, bv),
+        },
+    )
+    sums[f"sum2{at}"] = add(norm1.output, cross.output)
+    norm2 = Part(
+        "norm", LAYERNORM, f"norm2{at}_", {"x": f"sum2{at}", "gamma": f"ln2{at}", "beta": f"ln2b{at}", "eps": "eps"}
+    )
+    network = Part("network", FFN, f"network{at}_", {"x": norm2.output, **numbered(("w1", "w2", "b1", "b2"), at)})
+    sums[f"sum3{at}"] = add(norm2.output, network.output)
+    norm3 = Part(
+        "norm", LAYERNORM, f"norm3{at}_", {"x": f"sum3{at}", "gamma": f"ln3{at}", "beta": f"ln3b{at}", "eps": "eps"}
+    )
+    others = order_of_post_norm(x, (norm1, norm2, norm3), (attention, cross, network), [*sums])
+    return Layer(x, (attention, norm1, cross, norm2, network, norm3), sums, others, norm3.output)
+
+
+# names
+
+ATTENTIONS = ("attn", "self_attn", "attention", "mha", "self_attention", "")
+NETWORKS = ("ffn", "mlp", "feed_forward", "ff", "")
+NORMS = {
+    "1": "ln1 ln_1 norm1 input_layernorm attention_norm norm_1 layernorm1 ln_attn rms1",
+    "2": "ln2 ln_2 norm2 post_attention_layernorm ffn_norm norm_2 layernorm2 ln_ffn rms2",
+    "3": "ln3 ln_3 norm3 norm_3 layernorm3",
+}
+CROSSES = ("cross_attn", "multihead_attn", "cross_attention", "encoder_attn", "src_attn")
+
+
+def within(prefixes: Sequence[str], names: str) -> str:
+    """Names as those of modules with some prefixes.
+
+    >>> within(["attn", ""], "wq q.weight")
+    'attn.wq attn.q.weight wq q.weight'
+    """
+    return " ".join(f"{prefix}.{name}" if prefix else name for prefix in prefixes for name in names.split())
+
+
+def parameter(axes: str, names: str) -> Argument:
+    return Argument(axes, names, role="parameter")
+
+
+def norm_arguments(number: str, has_bias: bool, at: str = "") -> dict[str, Argument]:
+    """The arguments of a norm of a layer."""
+    names = NORMS[number]
+    weight = within([*names.split()], "weight gamma scale g gain") + " " + names
+    found = {f"ln{number}{at}": parameter("D", weight)}
+    if has_bias:
+        found[f"ln{number}b{at}"] = parameter("D", within([*names.split()], "bias beta shift offset b"))
+    return found
+
+
+def head_arguments(has_bias: bool, prefixes: Sequence[str] = ATTENTIONS, first: str = "") -> dict[str, Argument]:
+    """The arguments of attention in a layer, their names behind `first`."""
+    found = {}
+    for name, one in OF_HEADS.items():
+        if one.role == "parameter" and (has_bias or name.startswith("w")):
+            joins = " ".join(first + part for part in one.joins.split())
+            found[first + name] = one._replace(names=within(prefixes, one.names), joins=joins)
+    return found
+
+
+def network_arguments(definition: Definition, has_bias: bool = True) -> dict[str, Argument]:
+    return {
+        name: one._replace(names=within(NETWORKS, one.names))
+        for name, one in definition.arguments.items()
+        if one.role == "parameter" and (has_bias or name.startswith("w"))
+    }
+
+
+X = Argument("... T D", "x in_features input inputs hidden_states src embeddings tgt h")
+HEADS = OF_HEADS["heads"]
+EPS = Argument("", "eps epsilon norm_eps layer_norm_eps", role="number")
+MASK = Argument("... T T", "mask attn_mask attention_mask src_mask", draw="mask")
+OF_LAYER = {
+    **CONSTRUCT,
+    "D": f"{CONSTRUCT['D']} hidden",
+    "F": "d_ff hidden_dim dim_feedforward ffn_dim intermediate_size inner_dim ff_dim",
+    "eps": EPS.names,
+    "theta": "theta rope_theta base",
+}
+SIZES = {"T": 5, "D": 12, "F": 7, "M": 16}
+CS336_LAYER = {
+    "ln1": "ln1.weight", "ln2": "ln2.weight",
+    "wq": "attn.q_proj.weight", "wk": "attn.k_proj.weight", "wv": "attn.v_proj.weight", "wo": "attn.output_proj.weight",
+    "w1": "ffn.w1.weight", "w2": "ffn.w2.weight", "w3": "ffn.w3.weight",
+}  # fmt: skip
+SMALL = 0.01
+CASES = (
+    Case("plain"),
+    Case("small numbers", given={"x": lambda given, generator: SMALL * generator.standard_normal((2, 5, 12))}),
+    Case("more tokens", lead=(3,), sizes={"T": 11}),
+    Case("two heads", given={"heads": 2}),
+)
+
+
+def with_gammas(cases: Sequence[Case], arguments: Mapping[str, Argument]) -> tuple[Case, ...]:
+    """Cases whose norms have scales near 1."""
+    gammas = {
+        name: near_gamma for name in arguments if name.startswith("ln") and not name.rstrip("0123456789").endswith("b")
+    }
+    return tuple(case._replace(given={**gammas, **case.given}) for case in cases)
+
+
+def near_gamma(given: Any, generator: Any) -> Any:
+    return 1 + 0.3 * generator.standard_normal(SIZES["D"])
+
+
+LLAMA_ARGUMENTS = {
+    "x": X,
+    **norm_arguments("1", False),
+    **head_arguments(False),
+    **norm_arguments("2", False),
+    **network_arguments(SWIGLU, False),
+    "weights": Argument("", "weights params state_dict parameters", role="parameter", collects=CS336_LAYER),
+    "heads": HEADS,
+    "positions": Argument("T", "positions token_positions position_ids", draw="ids T"),
+    "theta": Argument("", OF_LAYER["theta"], role="number"),
+    "eps": EPS,
+}
+LLAMA = llama_layer("x")
+BLOCK = Definition(
+    "a pre-norm layer as in Llama: RMS norm, causal rotary attention, gated network",
+    LLAMA_ARGUMENTS,
+    LLAMA.steps,
+    SIZES,
+    with_gammas(
+        [*CASES, Case("any positions", given={"positions": scatter_positions}, needs=("positions",))], LLAMA_ARGUMENTS
+    ),
+    "... T D",
+    gather_slips([LLAMA]),
+    {
+        "weights": layouts_of("wq", "wk", "wv", "wo", "wqkv", "w1", "w2", "w3"),
+        "pairs": place_ways(ROTARY.conventions["pairs"], [LLAMA]),
+    },
+    "TransformerBlock Block transformer_block run_transformer_block DecoderBlock LlamaDecoderLayer",
+    {"heads": 3, "theta": THETA, "eps": 1e-5},
+    OF_LAYER,
+)
+
+DEFINITIONS = {"block": BLOCK}
