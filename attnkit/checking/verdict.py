@@ -20,7 +20,7 @@ from attnkit.model.dtypes import Array, quiet, rounded
 from attnkit.model.exercises.worked_steps import Formula, work
 from attnkit.model.slips import Slip
 
-ROUNDINGS = 3  # random roundings of each step that measure the noise
+ROUNDINGS = range(4)  # seeds of the roundings of each step that measure the noise
 LEAST_ULPS = 4  # of the largest number of an answer, by which it may always differ
 COARSE = 8.0  # times the tolerance by one rounding, by which a slip is rejected before its noise is measured again
 MOST_PAIRS = 1000  # of slips that are tried
@@ -222,14 +222,14 @@ class Examiner:
         return self._expected[key]
 
     @quiet
-    def compute(self, drawn: Drawn, changes: Mapping[str, Formula], roundings: int = ROUNDINGS + 1) -> Expected:
+    def compute(self, drawn: Drawn, changes: Mapping[str, Formula], roundings: Sequence[int] = ROUNDINGS) -> Expected:
         """The answer of a case with changed steps, and its noise."""
         steps = {**self.definition.steps, **changes}
         given = {**dict.fromkeys(self.definition.arguments), **drawn.given}
         *_, answer = steps
         array = work(steps, given)[answer]
         finite, noise = np.isfinite(array), 0.0
-        for seed in range(roundings):
+        for seed in roundings:
             moved = work(steps, given, make_rounding(self.dtype, seed))[answer]
             off = np.abs(np.subtract(moved, array, where=finite, out=np.zeros(array.shape)))
             noise = max(noise, float(off[np.isfinite(off)].max(initial=0)))
@@ -312,7 +312,7 @@ class Examiner:
     def remaining(self, row: Tested, changes: Mapping[str, Formula]) -> float | None:
         """The difference that a slip leaves; None where it does not explain the row."""
         try:
-            near = self.compute(row.drawn, changes, roundings=1)
+            near = self.compute(row.drawn, changes, roundings=ROUNDINGS[1:2])
             if row.outcome.array is None or not self.is_near(row.outcome.array, near):
                 return None
             other = self.compute(row.drawn, changes)
