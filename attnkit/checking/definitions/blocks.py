@@ -4,20 +4,23 @@ A part keeps its steps and its slips; in a whole its steps get a prefix, and rea
 """
 
 import inspect
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from attnkit.checking.definition import Argument, Case, Definition, Way
+from attnkit.checking.definitions.attention import POLARITIES, stable_softmax
 from attnkit.checking.definitions.heads import ARGUMENTS as OF_HEADS
 from attnkit.checking.definitions.heads import CAUSAL, CONSTRUCT, MULTIHEAD, ROTARY
 from attnkit.checking.definitions.linear import layouts_of, with_bias
 from attnkit.checking.definitions.networks import FFN, OF_NETWORKS, SWIGLU
 from attnkit.checking.definitions.norms import LAYERNORM, RMSNORM
 from attnkit.checking.definitions.positions import THETA, scatter_positions
+from attnkit.checking.definitions.texts import as_ids
 from attnkit.model.exercises.worked_steps import Formula, Steps, work
-from attnkit.model.slips import Slip
+from attnkit.model.slips import NO_CAUSAL, Slip
 
 POST_NORM = "the norms follow the residuals (post-norm, not pre-norm)"
 STACKS = ("layers", "blocks", "h", "layer", "block", "encoder.layers", "decoder.layers")
@@ -69,8 +72,9 @@ class Part(NamedTuple):
 
     @property
     def slips(self) -> list[Slip[Formula]]:
-        """The slips that it can have: without a bias or a mask none of these, and no number that is stated."""
+        """The slips that it can have: none of what it lacks, and no number that is stated."""
         absent = [words for name, words in (("bq", "bias"), ("mask", "the mask ")) if self.inputs.get(name, "") is None]
+        absent += [] if self.ways else [NO_CAUSAL]
         possible = [one for one in self.definition.slips if not any(words in one.name for words in absent)]
         return [one for one in possible if one.number is None or one.value != one.number.stated]
 
@@ -414,4 +418,190 @@ BLOCK = Definition(
     OF_LAYER,
 )
 
-DEFINITIONS = {"block": BLOCK}
+ALL_WEIGHTS = ("wq", "wk", "wv", "wo", "wqkv", "w1", "w2")
+OF_CROSS = tuple(f"c{name}" for name in ("wq", "wk", "wv", "wo", "wqkv"))
+EMBEDDINGS = "token_embeddings tok_emb wte embed embedding embeddings token_embedding tok_embeddings embed_tokens"
+HEAD_NAMES = "lm_head head output out_head unembed fc_out output_layer lm_head_proj"
+LAST_NORM = "ln_final ln_f norm_f final_norm norm ln_final_norm out_norm"
+
+
+def layer_arguments(numbers: str) -> dict[str, Argument]:
+    """The arguments of a layer with layer norms, by their numbers, and biases."""
+    norms = {name: one for number in numbers for name, one in norm_arguments(number, True).items()}
+    return {"x": X, **head_arguments(True), **norms, **network_arguments(FFN), "heads": HEADS, "eps": EPS}
+
+
+def activations_of(layer: Layer) -> dict[str, Way]:
+    """The ways of the convention of the activation as those of a layer; the first is the layer's own."""
+    network = next(part for part in layer.parts if part.kind == "network")
+    own = next((name for name, way in OF_NETWORKS.items() if way.steps == network.ways), "relu")
+    others = {
+        name: Way(f"activation: {name}", steps=network.place(way.steps or {"activated": FFN.steps["activated"]}))
+        for name, way in OF_NETWORKS.items()
+        if name != own
+    }
+    return {own: Way(), **others}
+
+
+GPT = gpt_layer("x")
+GPT_BLOCK = Definition(
+    "a pre-norm layer as in GPT-2: layer norm, causal attention, network",
+    layer_arguments("12"),
+    GPT.steps,
+    SIZES,
+    with_gammas(CASES, layer_arguments("12")),
+    "... T D",
+    gather_slips([GPT]),
+    {"weights": layouts_of(*ALL_WEIGHTS), "activation": activations_of(GPT)},
+    "GPTBlock TransformerBlock Block DecoderBlock transformer_block",
+    {"heads": 3, "eps": 1e-5},
+    OF_LAYER,
+)
+ENCODER = encoder_layer("x")
+ENCODER_LAYER = Definition(
+    "an encoder layer of the paper: attention, + x, layer norm, network, + x, layer norm",
+    {**layer_arguments("12"), "mask": MASK},
+    ENCODER.steps,
+    SIZES,
+    with_gammas([*CASES, Case("any mask", needs=("mask",))], layer_arguments("12")),
+    "... T D",
+    gather_slips([ENCODER]),
+    {
+        "weights": layouts_of(*ALL_WEIGHTS),
+        "activation": activations_of(ENCODER),
+        "mask": POLARITIES,
+    },
+    "EncoderLayer TransformerEncoderLayer encoder_layer EncoderBlock",
+    {"heads": 3, "eps": 1e-5},
+    OF_LAYER,
+)
+DECODER = decoder_layer("x")
+DECODER_ARGUMENTS = {
+    "x": X,
+    "memory": Argument(
+        "... S D", "memory enc_output encoder_output enc_out encoder_out context enc encoder_hidden_states"
+    ),
+    **head_arguments(True),
+    **head_arguments(True, CROSSES, "c"),
+    **{name: one for number in "123" for name, one in norm_arguments(number, True).items()},
+    **network_arguments(FFN),
+    "heads": HEADS,
+    "eps": EPS,
+    "memory_mask": Argument(
+        "... T S", "memory_mask src_mask enc_mask cross_mask encoder_mask padding_mask", draw="mask"
+    ),
+}
+DECODER_LAYER = Definition(
+    "a decoder layer of the paper: causal attention, attention to a memory, network, each + x and layer norm",
+    DECODER_ARGUMENTS,
+    DECODER.steps,
+    {**SIZES, "S": 8},
+    with_gammas([*CASES, Case("any mask of the memory", needs=("memory_mask",))], DECODER_ARGUMENTS),
+    "... T D",
+    gather_slips([DECODER]),
+    {
+        "weights": layouts_of(*ALL_WEIGHTS, *OF_CROSS),
+        "activation": activations_of(DECODER),
+        "mask": {
+            name: replace(way, send={"memory_mask": send} if (send := way.send.get("mask")) else {})
+            for name, way in POLARITIES.items()
+        },
+    },
+    "DecoderLayer TransformerDecoderLayer decoder_layer DecoderBlock",
+    {"heads": 3, "eps": 1e-5},
+    OF_LAYER,
+)
+
+# a whole model
+
+LAYERS = 2
+
+
+def numbered_arguments(arguments: Mapping[str, Argument], at: str) -> dict[str, Argument]:
+    """The parameters of a layer as those of a model, whose modules are numbered."""
+    found = {}
+    for name, one in arguments.items():
+        if one.role == "parameter" and not one.collects:
+            names = within([f"{stack}.{at}" for stack in STACKS], one.names)
+            found[name + at] = one._replace(names=names, joins=" ".join(part + at for part in one.joins.split()))
+    return found
+
+
+def share_parameters(layers: Sequence[Layer]) -> dict[str, Formula]:
+    """The steps of the second layer with the parameters of the first."""
+    own = {f"{name}1": f"{name}0" for name in LLAMA_ARGUMENTS if LLAMA_ARGUMENTS[name].role == "parameter"}
+    return {step: rename(formula, own) for step, formula in layers[1].steps.items()}
+
+
+LM_LAYERS = tuple(llama_layer("rows" if not at else f"sum2{at - 1}", str(at)) for at in range(LAYERS))
+FINAL = Part("norm", RMSNORM, "final_", {"x": LM_LAYERS[-1].output, "gamma": "ln", "eps": "eps"})
+LM_PARAMETERS = {
+    "table": parameter("V D", within([*EMBEDDINGS.split()], "weight") + " " + EMBEDDINGS)._replace(draw="table"),
+    **{name: one for at in range(LAYERS) for name, one in numbered_arguments(LLAMA_ARGUMENTS, str(at)).items()},
+    "ln": parameter("D", within([*LAST_NORM.split()], "weight") + " " + LAST_NORM),
+    "head": parameter("D V", within([*HEAD_NAMES.split()], "weight") + " " + HEAD_NAMES),
+}
+CS336_MODEL = {
+    "table": "token_embeddings.weight",
+    **{f"{name}{at}": f"layers.{at}.{published}" for at in range(LAYERS) for name, published in CS336_LAYER.items()},
+    "ln": "ln_final.weight",
+    "head": "lm_head.weight",
+}
+LM = Definition(
+    "a language model as Llama: embeddings, two layers, RMS norm, logits",
+    {
+        "ids": Argument("... T", "ids in_indices input_ids idx tokens token_ids x", draw="ids V"),
+        **LM_PARAMETERS,
+        "weights": Argument("", "weights params state_dict parameters", role="parameter", collects=CS336_MODEL),
+        "heads": HEADS,
+        "layers": Argument("", "layers num_layers n_layers n_layer depth num_blocks", role="number"),
+        "positions": LLAMA_ARGUMENTS["positions"],
+        "theta": Argument("", OF_LAYER["theta"], role="number"),
+        "eps": EPS,
+    },
+    {
+        "rows": lambda ids, table: table[as_ids(ids)],
+        **{step: one for layer in LM_LAYERS for step, one in layer.steps.items()},
+        **FINAL.steps,
+        "logits": rename(lambda x, head: x @ head, {"x": FINAL.output}),
+    },
+    {**SIZES, "V": 13},
+    with_gammas(
+        (Case("plain"), Case("more tokens", lead=(3,), sizes={"T": 11}), Case("two heads", given={"heads": 2})),
+        LM_PARAMETERS,
+    ),
+    "... T V",
+    (
+        Slip("the last norm is missing", {FINAL.output: keep(LM_LAYERS[-1].output)}),
+        Slip(
+            "the embeddings are multiplied by √D",
+            {"rows": lambda ids, table: table[as_ids(ids)] * math.sqrt(table.shape[-1])},
+        ),
+        Slip(
+            "the head is the table of the embeddings",
+            {"logits": rename(lambda x, table: x @ table.T, {"x": FINAL.output})},
+        ),
+        Slip(
+            "softmax is applied to the logits",
+            {"logits": rename(lambda x, head: stable_softmax(x @ head), {"x": FINAL.output})},
+        ),
+        Slip("all layers have the parameters of the first", share_parameters(LM_LAYERS)),
+        Slip("the second layer is missing", {LM_LAYERS[-1].output: keep(LM_LAYERS[0].output)}),
+        *gather_slips([*LM_LAYERS, Layer(FINAL.output, (FINAL,), {}, {}, FINAL.output)]),
+    ),
+    {
+        "weights": layouts_of(*(f"{name}{at}" for at in range(LAYERS) for name in (*ALL_WEIGHTS, "w3")), "head"),
+        "pairs": place_ways(ROTARY.conventions["pairs"], LM_LAYERS),
+    },
+    "TransformerLM TransformerLanguageModel GPT LM Transformer run_transformer_lm Llama",
+    {"heads": 3, "theta": THETA, "eps": 1e-5, "layers": LAYERS},
+    {**OF_LAYER, "V": "vocab_size n_vocab vocab num_tokens", "layers": "num_layers n_layers n_layer depth num_blocks"},
+)
+
+DEFINITIONS = {
+    "block": BLOCK,
+    "gpt-block": GPT_BLOCK,
+    "encoder-layer": ENCODER_LAYER,
+    "decoder-layer": DECODER_LAYER,
+    "lm": LM,
+}
