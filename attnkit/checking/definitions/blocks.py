@@ -567,7 +567,12 @@ LM = Definition(
     },
     {**SIZES, "V": 13},
     with_gammas(
-        (Case("plain"), Case("more tokens", lead=(3,), sizes={"T": 11}), Case("two heads", given={"heads": 2})),
+        (
+            Case("plain"),
+            Case("more tokens", lead=(3,), sizes={"T": 11}),
+            Case("two heads", given={"heads": 2}),
+            Case("any positions", given={"positions": scatter_positions}, needs=("positions",)),
+        ),
         LM_PARAMETERS,
     ),
     "... T V",

@@ -38,7 +38,8 @@ def count_positions(given: Any, generator: Any) -> Any:
 
 def scatter_positions(given: Any, generator: Any) -> Any:
     """Positions with gaps, not in order, below 100."""
-    return generator.permutation(100)[: given["x"].shape[-2]]
+    tokens = given["ids"].shape[-1] if "ids" in given else given["x"].shape[-2]
+    return generator.permutation(100)[:tokens]
 
 
 def positions_of(x: Any, positions: Any) -> Any:
