@@ -48,7 +48,7 @@ class Case(NamedTuple):
     lead     the sizes of the leading axes
     given    numbers, or functions (given, generator) -> array, by argument, in place of what is drawn
     needs    the arguments that only some implementations take, and this case needs
-    is_note  whether right implementations differ here, so that the outcome is a note
+    note     what right implementations answer that differ here, so that the outcome does not count; "" where it counts
     """
 
     name: str
@@ -56,7 +56,7 @@ class Case(NamedTuple):
     lead: tuple[int, ...] = (2,)
     given: Mapping[str, Any] = {}
     needs: tuple[str, ...] = ()
-    is_note: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -180,6 +180,8 @@ def describe_row(row: Tested) -> str:
         return f"it changes {join_names(row.outcome.changed)} in place"
     if row.status == "ok":
         return f"noise {row.expected.noise / (row.expected.scale or 1):.0e}" if row.expected.noise else ""
+    if row.status == "note":
+        return f"{row.words or 'another answer'}, not counted ({row.drawn.case.note})"
     if row.words or not row.at:
         return row.words
     return f"first at {list(row.at)}"

@@ -245,7 +245,7 @@ class Examiner:
     @quiet
     def compare(self, drawn: Drawn, outcome: Outcome, expected: Expected) -> Tested:
         """Compare an outcome with what is expected."""
-        wrong = "note" if drawn.case.is_note else "FAIL"
+        wrong = "note" if drawn.case.note else "FAIL"
         array = outcome.array
         if array is None:
             return Tested(drawn, wrong, outcome, expected, words=outcome.problem)

@@ -128,7 +128,7 @@ ATTEND = Definition(
         Case("leading axes", lead=(2, 3)),
         Case("no leading axis", lead=()),
         Case("large scores", given={"q": lambda g, r: 10 * LARGE * r.standard_normal((2, 5, 3))}),
-        Case("no allowed key", needs=("mask",), given={"mask": draw_dead_row}, is_note=True),
+        Case("no allowed key", needs=("mask",), given={"mask": draw_dead_row}, note="attnkit: zeros; PyTorch: NaN"),
     ),
     "... T V",
     (

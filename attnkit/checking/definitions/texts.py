@@ -144,8 +144,13 @@ CROSS_ENTROPY = Definition(
             given={"logits": lambda given, generator: LARGE * generator.standard_normal((5, 7))},
         ),
         Case("one token", lead=(1,)),
-        Case("leading axes", lead=(2, 3), is_note=True),
-        Case("ignored targets", lead=(5,), given={"targets": some_ignored}, is_note=True),
+        Case("leading axes", lead=(2, 3), note="attnkit: the mean of all; PyTorch reads (N, V) alone"),
+        Case(
+            "ignored targets",
+            lead=(5,),
+            given={"targets": some_ignored},
+            note="attnkit and PyTorch leave out targets of −100",
+        ),
     ),
     "",
     (
