@@ -10,6 +10,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from attnkit.checking.definition import Argument, Case, Definition, Way
 from attnkit.checking.definitions.attention import POLARITIES, stable_softmax
 from attnkit.checking.definitions.heads import ARGUMENTS as OF_HEADS
@@ -17,7 +19,7 @@ from attnkit.checking.definitions.heads import CAUSAL, CONSTRUCT, MULTIHEAD, ROT
 from attnkit.checking.definitions.linear import layouts_of, with_bias
 from attnkit.checking.definitions.networks import FFN, OF_NETWORKS, SWIGLU
 from attnkit.checking.definitions.norms import LAYERNORM, RMSNORM
-from attnkit.checking.definitions.positions import THETA, scatter_positions
+from attnkit.checking.definitions.positions import THETA, frequencies, interleave, scatter_positions
 from attnkit.checking.definitions.texts import as_ids
 from attnkit.model.exercises.worked_steps import Formula, Steps, work
 from attnkit.model.slips import NO_CAUSAL, Slip
@@ -74,7 +76,8 @@ class Part(NamedTuple):
     def slips(self) -> list[Slip[Formula]]:
         """The slips that it can have: none of what it lacks, and no number that is stated."""
         absent = [words for name, words in (("bq", "bias"), ("mask", "the mask ")) if self.inputs.get(name, "") is None]
-        absent += [] if self.ways else [NO_CAUSAL]
+        absent += [] if "masked" in self.ways else [NO_CAUSAL]
+        absent += ["over the heads of a token", "are exchanged"] if "memory" in self.inputs else []  # T is not S
         possible = [one for one in self.definition.slips if not any(words in one.name for words in absent)]
         return [one for one in possible if one.number is None or one.value != one.number.stated]
 
@@ -248,9 +251,9 @@ def gpt_layer(x: str, at: str = "") -> Layer:
     return Layer(x, (norm1, attention, norm2, network), sums, others, second)
 
 
-def encoder_layer(x: str, at: str = "") -> Layer:
+def encoder_layer(x: str, at: str = "", mask: str | None = "mask") -> Layer:
     """A post-norm layer of the paper: attention with a mask, network, all with biases."""
-    heads = numbered((*WEIGHTS, *BIASES), at) | NO_JOINED
+    heads = numbered((*WEIGHTS, *BIASES), at) | NO_JOINED | {"mask": mask}
     attention = Part("attention", MULTIHEAD, f"attention{at}_", {"x": x, **heads})
     first, second = f"sum1{at}", f"sum2{at}"
     norm1 = Part("norm", LAYERNORM, f"norm1{at}_", {"x": first, "gamma": f"ln1{at}", "beta": f"ln1b{at}", "eps": "eps"})
@@ -263,7 +266,7 @@ def encoder_layer(x: str, at: str = "") -> Layer:
     return Layer(x, (attention, norm1, network, norm2), sums, others, norm2.output)
 
 
-def decoder_layer(x: str, at: str = "") -> Layer:
+def decoder_layer(x: str, at: str = "", memory: str = "memory", mask: str | None = "memory_mask") -> Layer:
     """A post-norm layer of the paper: causal attention, attention to a memory, network."""
     own = numbered((*WEIGHTS, *BIASES), at) | NO_JOINED | {"mask": None}
     attention = Part("self-attention", MULTIHEAD, f"own{at}_", {"x": x, **own}, CAUSAL["causal"].steps)
@@ -276,7 +279,7 @@ def decoder_layer(x: str, at: str = "") -> Layer:
         "cross-attention",
         MULTIHEAD,
         f"cross{at}_",
-        {"x": norm1.output, **of_cross, **NO_JOINED, "mask": "memory_mask"},
+        {"x": norm1.output, **of_cross, **NO_JOINED, "mask": mask, "memory": memory},
         {
             "projected_k": lambda memory, wk, bk: with_bias(memory @ wk, bk),
             "projected_v": lambda memory, wv, bv: with_bias(memory @ wv, bv),
@@ -603,10 +606,154 @@ LM = Definition(
     {**OF_LAYER, "V": "vocab_size n_vocab vocab num_tokens", "layers": "num_layers n_layers n_layer depth num_blocks"},
 )
 
+ENCODERS = ("encoder.layers", "encoder.blocks", "encoder_layers", "encoder_blocks", "enc_layers", "encoder.layer")
+DECODERS = ("decoder.layers", "decoder.blocks", "decoder_layers", "decoder_blocks", "dec_layers", "decoder.layer")
+
+
+def place_positions(ids: str, table: str) -> Formula:
+    """The formula of embeddings · √D with sinusoidal positions."""
+
+    def embedded(ids: Any, table: Any) -> Any:
+        return table[as_ids(ids)] * math.sqrt(table.shape[-1]) + sinusoids(ids, table)
+
+    return rename(embedded, {"ids": ids, "table": table})
+
+
+def sinusoids(ids: Any, table: Any) -> Any:
+    angles = np.arange(ids.shape[-1])[:, None] * frequencies(table.shape[-1], THETA)
+    return interleave(angles, angles)
+
+
+def embed_otherwise(formula: Formula) -> dict[str, Formula]:
+    """Both embeddings by another formula of ids and table."""
+    return {
+        "source_rows": rename(formula, {"ids": "source", "table": "source_table"}),
+        "target_rows": rename(formula, {"ids": "target", "table": "target_table"}),
+    }
+
+
+SOURCE_LAYERS = tuple(
+    encoder_layer("source_rows" if not at else "norm20e_scaled", f"{at}e", None) for at in range(LAYERS)
+)
+MEMORY = SOURCE_LAYERS[-1].output
+TARGET_LAYERS = tuple(
+    decoder_layer("target_rows" if not at else "norm30d_scaled", f"{at}d", MEMORY, None) for at in range(LAYERS)
+)
+
+
+def stacked(arguments: Mapping[str, Argument], stacks: Sequence[str], end: str) -> dict[str, Argument]:
+    """The parameters of layers of a stack, whose modules are numbered in it."""
+    found = {}
+    for at in range(LAYERS):
+        for name, one in arguments.items():
+            if one.role == "parameter" and not one.parts:
+                names = within([f"{stack}.{at}" for stack in stacks], one.names)
+                found[f"{name}{at}{end}"] = one._replace(names=names)
+    return found
+
+
+def table_argument(axes: str, names: str) -> Argument:
+    """The argument of a table of embeddings."""
+    return parameter(axes, f"{within(names.split(), 'weight embedding.weight lut.weight')} {names}")._replace(
+        draw="table"
+    )
+
+
+SEQ2SEQ_PARAMETERS = {
+    "source_table": table_argument("U D", "src_embed src_embedding encoder_embedding src_tok_emb source_embedding"),
+    "target_table": table_argument("V D", "tgt_embed tgt_embedding decoder_embedding tgt_tok_emb target_embedding"),
+    **stacked(layer_arguments("12"), ENCODERS, "e"),
+    **stacked(DECODER_ARGUMENTS, DECODERS, "d"),
+    "head": parameter(
+        "D V",
+        within([*HEAD_NAMES.split(), "generator", "generator.proj", "fc", "projection"], "weight") + " " + HEAD_NAMES,
+    ),
+    "head_bias": parameter(
+        "V", within([*HEAD_NAMES.split(), "generator", "generator.proj", "fc", "projection"], "bias")
+    ),
+}
+SEQ2SEQ = Definition(
+    "the encoder-decoder of the paper: two layers each, post-norm, sinusoidal positions",
+    {
+        "source": Argument("... S", "source src src_ids input_ids enc_input x encoder_input src_tokens", draw="ids U"),
+        "target": Argument(
+            "... T", "target tgt tgt_ids decoder_input_ids dec_input y decoder_input tgt_tokens", draw="ids V"
+        ),
+        **SEQ2SEQ_PARAMETERS,
+        "heads": HEADS,
+        "layers": Argument(
+            "", "layers num_layers n_layers num_encoder_layers num_decoder_layers n depth", role="number"
+        ),
+        "eps": EPS,
+    },
+    {
+        "source_rows": place_positions("source", "source_table"),
+        **{step: one for layer in SOURCE_LAYERS for step, one in layer.steps.items()},
+        "target_rows": place_positions("target", "target_table"),
+        **{step: one for layer in TARGET_LAYERS for step, one in layer.steps.items()},
+        "logits": rename(lambda x, head, b: with_bias(x @ head, b), {"x": TARGET_LAYERS[-1].output, "b": "head_bias"}),
+    },
+    {**SIZES, "S": 8, "U": 17, "V": 13},
+    with_gammas(
+        (Case("plain"), Case("more tokens", lead=(3,), sizes={"T": 11, "S": 9}), Case("two heads", given={"heads": 2})),
+        SEQ2SEQ_PARAMETERS,
+    ),
+    "... T V",
+    (
+        Slip(
+            "the embeddings are not multiplied by √D",
+            embed_otherwise(lambda ids, table: table[as_ids(ids)] + sinusoids(ids, table)),
+        ),
+        Slip(
+            "the positions are missing",
+            embed_otherwise(lambda ids, table: table[as_ids(ids)] * math.sqrt(table.shape[-1])),
+        ),
+        Slip(
+            "positions are multiplied by √D too",
+            embed_otherwise(
+                lambda ids, table: (table[as_ids(ids)] + sinusoids(ids, table)) * math.sqrt(table.shape[-1])
+            ),
+        ),
+        Slip(
+            "the decoder reads the first layer of the encoder, not the last",
+            {
+                step: rename(one, {MEMORY: SOURCE_LAYERS[0].output})
+                for layer in TARGET_LAYERS
+                for step, one in layer.steps.items()
+                if step.endswith(("projected_k", "projected_v")) and step.startswith("cross")
+            },
+        ),
+        Slip(
+            "softmax is applied to the logits",
+            {
+                "logits": rename(
+                    lambda x, head, b: stable_softmax(with_bias(x @ head, b)),
+                    {"x": TARGET_LAYERS[-1].output, "b": "head_bias"},
+                )
+            },
+        ),
+        *gather_slips([*SOURCE_LAYERS, *TARGET_LAYERS]),
+    ),
+    {
+        "weights": layouts_of(
+            *(name for name, one in SEQ2SEQ_PARAMETERS.items() if len(one.axes.split()) == 2 and one.draw != "table")
+        )
+    },
+    "Transformer Seq2Seq EncoderDecoder TransformerModel make_model",
+    {"heads": 3, "eps": 1e-5, "layers": LAYERS},
+    {
+        **OF_LAYER,
+        "U": "src_vocab_size src_vocab source_vocab_size n_src_vocab",
+        "V": "tgt_vocab_size tgt_vocab target_vocab_size n_trg_vocab trg_vocab_size vocab_size",
+        "layers": "num_layers n_layers num_encoder_layers num_decoder_layers n depth num_blocks",
+    },
+)
+
 DEFINITIONS = {
     "block": BLOCK,
     "gpt-block": GPT_BLOCK,
     "encoder-layer": ENCODER_LAYER,
     "decoder-layer": DECODER_LAYER,
     "lm": LM,
+    "seq2seq": SEQ2SEQ,
 }
