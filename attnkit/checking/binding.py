@@ -84,14 +84,14 @@ def bind(
     return Binding(found, tuple(by_place))
 
 
-def arrange(
+def plan_call(
     slots: Sequence[Slot], binding: Binding, present: Collection[str]
 ) -> tuple[list[str | None], dict[str, str | None]]:
     """The arguments that a call hands over by place and by name; None for None.
 
     present  the arguments that the call has
 
-    >>> arrange([Slot("K"), Slot("Q"), Slot("mask", has_default=True)], Binding({"K": "k", "Q": "q"}), ["q", "k"])
+    >>> plan_call([Slot("K"), Slot("Q"), Slot("mask", has_default=True)], Binding({"K": "k", "Q": "q"}), ["q", "k"])
     (['k', 'q'], {})
     """
     places: list[str | None] = []

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from attnkit.checking import interpreter
-from attnkit.checking.binding import Binding, Slot, arrange, bind, simplify
+from attnkit.checking.binding import Binding, Slot, bind, plan_call, simplify
 from attnkit.checking.cases import Drawn, find_optional
 from attnkit.checking.definition import Definition
 from attnkit.errors import AttnkitError, DataError, UsageError
@@ -374,7 +374,7 @@ class PythonCallee:
             return None if argument is None else refer(given[argument])
 
         collections = {name: one for name, one in self.definition.arguments.items() if one.collects}
-        in_place, by_name = arrange([Slot(*one) for one in parameters], binding, [*given, *collections])
+        in_place, by_name = plan_call([Slot(*one) for one in parameters], binding, [*given, *collections])
         places = [hand_over(argument) for argument in in_place]
         names = {name: hand_over(argument) for name, argument in by_name.items()}
         order = [*in_place, *by_name.values()]
@@ -417,7 +417,7 @@ def endings(name: str) -> list[str]:
 
 @dataclass
 class PythonFile:
-    """A file or a module of Python, or a graph of ONNX, loaded in a process of its own.
+    """A file or a module of Python, or a graph of ONNX, in a process of its own.
 
     names  the functions and classes that it defines
     """

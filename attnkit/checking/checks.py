@@ -1,4 +1,4 @@
-"""What a check is asked to do: an implementation of one stage, or all that a file has."""
+"""What a check is asked: an implementation of one stage, or all of a file."""
 
 import contextlib
 import hashlib
@@ -101,7 +101,7 @@ class Grading(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Run:
+class CheckRun:
     """What is checked, and how."""
 
     request: Assignment
@@ -171,7 +171,7 @@ class Run:
 
 
 def find_functions(names: Sequence[str], course: str) -> dict[str, Adapter]:
-    """The functions of a file that stand for stages: those of a course, or those with the names of stages."""
+    """Find the functions of a file that stand for stages, by their names."""
     if course:
         return {name: adapter for name, adapter in COURSES[course].items() if name in names}
     found: dict[str, Adapter] = {}

@@ -1,4 +1,4 @@
-"""Courses whose adapters are functions of known names: each calls one part of a student's work.
+"""Courses whose adapters have known names, each for one part of a student's work.
 
 The functions are those of the handout; the conventions are stated there, so that they are not looked for.
 """
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Adapter(NamedTuple):
-    """The stage that a function of a course stands for, with the ways of its conventions."""
+    """The stage that a function of a course stands for, and its conventions."""
 
     stage: str
     convention: Mapping[str, str] = {}

@@ -53,7 +53,7 @@ def clean(text: str) -> str:
 
 
 def write_gradescope(report: CheckReport, visibility: str = "visible") -> str:
-    """results.json of Gradescope: a test for each stage, whose score is its share of the points.
+    """results.json of Gradescope: a test for each stage, scored by its share.
 
     Source: the specification of Gradescope's autograders.
     """

@@ -1,4 +1,4 @@
-"""Programs of any language as implementations: inputs on standard input, the answer on standard output.
+"""Programs of any language as implementations: inputs on stdin, answer on stdout.
 
 A process is started for each case. It reads a record of all inputs by their names, tensors as NPY one after another in
 the order of the arguments, or their bare numbers; whatever format its answer has is recognized.
@@ -74,13 +74,15 @@ class ProgramCallee:
         except ProgramError as error:
             return Outcome(None, problem=str(error))
         try:
-            array = decode(written, self.send, find_shape(self.definition.answer, {**case.sizes, **given}, case.lead))
+            array = read_answer_of(
+                written, self.send, find_shape(self.definition.answer, {**case.sizes, **given}, case.lead)
+            )
         except AttnkitError as error:
             return Outcome(None, problem=f"its answer: {error.problem}")
         return Outcome(array, array.dtype.name)
 
     def run(self, data: bytes, most: int) -> bytes:
-        """Run the program on data; return what it writes. ProgramError says what went wrong."""
+        """Run the program on data; return what it writes, or raise ProgramError."""
         with tempfile.TemporaryFile() as errors:
             try:
                 process = subprocess.Popen(
@@ -110,7 +112,7 @@ class ProgramCallee:
     def exchange(self, process: subprocess.Popen[bytes], data: bytes, most: int, errors: Any) -> bytes:
         """Write data to a process while its answer is read."""
         assert process.stdin is not None and process.stdout is not None
-        writer = threading.Thread(target=write_all, args=(process.stdin, data), daemon=True)
+        writer = threading.Thread(target=feed, args=(process.stdin, data), daemon=True)
         writer.start()
         parts, length, deadline = [], 0, time.monotonic() + self.timeout
         while True:
@@ -142,7 +144,7 @@ class ProgramError(Exception):
     """What went wrong with a process, in words."""
 
 
-def write_all(stream: Any, data: bytes) -> None:
+def feed(stream: Any, data: bytes) -> None:
     """Write data to a process that may not read all of it."""
     with contextlib.suppress(OSError), stream:
         stream.write(data)
@@ -173,10 +175,10 @@ def encode(values: Mapping[str, Array], send: str) -> bytes:
     return b"".join(bytes(part) for part in formats.encode(record, send))
 
 
-def decode(data: bytes, send: str, shape: tuple[int, ...]) -> Array:
-    """The answer in bytes: bare float32 numbers, or a tensor in a format that is recognized.
+def read_answer_of(data: bytes, send: str, shape: tuple[int, ...]) -> Array:
+    """Read an answer: bare float32 numbers, or a format that is recognized.
 
-    >>> decode(np.array([1, 2], "<f4").tobytes(), "raw", (2, 1)).tolist()
+    >>> read_answer_of(np.array([1, 2], "<f4").tobytes(), "raw", (2, 1)).tolist()
     [[1.0], [2.0]]
     """
     if send == RAW:

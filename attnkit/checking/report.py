@@ -38,7 +38,7 @@ class Checked:
 
     @property
     def status(self) -> str:
-        """Whether all properties are right: "ok" or "FAIL"; "skip" where it is not implemented."""
+        """ "ok" if all properties are right, else "FAIL"; "skip" if not implemented."""
         if self.findings is None or not self.findings.counted:
             return "skip" if self.findings and self.findings.is_missing else "FAIL"
         return "ok" if self.findings.is_right else "FAIL"
@@ -137,10 +137,10 @@ def _report_of_one(part: Checked, tensors: dict[str, Tensor], hides: bool, shows
 
 def summary_rows(parts: Sequence[Checked], hides: bool) -> list[list[str]]:
     """A row for each implementation: how many properties are right, and why not all."""
-    return [[part.status, part.stage, part.title.partition("(")[0], summarize(part, hides)] for part in parts]
+    return [[part.status, part.stage, part.title.partition("(")[0], describe_outcome(part, hides)] for part in parts]
 
 
-def summarize(part: Checked, hides: bool) -> str:
+def describe_outcome(part: Checked, hides: bool) -> str:
     """Describe an implementation in a sentence."""
     if part.status == "skip":
         return "not implemented"

@@ -9,10 +9,10 @@ import typer
 from attnkit import display, options
 from attnkit.checking.checks import (
     Assignment,
+    CheckRun,
     Conventions,
     Grading,
     Limits,
-    Run,
     find_definition,
     is_python,
     read_points,
@@ -122,7 +122,7 @@ def check(
         return explain(find_definition(request.stage), request.stage) if request.stage else list_stages()
     points = read_points(grading.points)
     hidden = read_seed(grading.hidden_seed) if grading.hidden_seed else None
-    run = Run(request, hidden if hidden is not None else seed, dtype, case, tolerance, conventions, limits)
+    run = CheckRun(request, hidden if hidden is not None else seed, dtype, case, tolerance, conventions, limits)
     parts = [replace(part, points=points.get(part.stage, 1.0)) for part in run.check()]
     for name in points:
         if name not in [part.stage for part in parts]:

@@ -47,7 +47,7 @@ def rename(formula: Formula, names: Mapping[str, str | None]) -> Formula:
     return renamed
 
 
-class Part(NamedTuple):
+class Portion(NamedTuple):
     """A part of a whole.
 
     kind    what its slips are said to be those of
@@ -96,7 +96,7 @@ class Layer(NamedTuple):
     """
 
     x: str
-    parts: Sequence[Part]
+    parts: Sequence[Portion]
     sums: Mapping[str, Formula]
     others: Mapping[str, Steps]
     output: str
@@ -113,7 +113,7 @@ class Layer(NamedTuple):
 
 
 def gather_slips(layers: Iterable[Layer]) -> list[Slip[Formula]]:
-    """The slips of all layers at once: those of their order, then those of their parts."""
+    """The slips of all layers at once: of their order, then of their portions."""
     found: dict[str, dict[str, Formula]] = {}
     for layer in layers:
         named = [*layer.others.items()]
@@ -138,7 +138,9 @@ def keep(x: str) -> Formula:
     return rename(lambda x: x, {"x": x})
 
 
-def order_of_pre_norm(x: str, norms: Sequence[Part], parts: Sequence[Part], sums: Sequence[str]) -> dict[str, Steps]:
+def order_of_pre_norm(
+    x: str, norms: Sequence[Portion], parts: Sequence[Portion], sums: Sequence[str]
+) -> dict[str, Steps]:
     """Slips of the order of a pre-norm layer: x → norm → part → + x, twice."""
     (norm1, norm2), (first, second), (sum1, sum2) = norms, parts, sums
     return {
@@ -149,8 +151,8 @@ def order_of_pre_norm(x: str, norms: Sequence[Part], parts: Sequence[Part], sums
         "the second norm is missing": {norm2.output: keep(sum1)},
         "both norms are missing": {norm1.output: keep(x), norm2.output: keep(sum1)},
         "the residual is the normalized input": {
-            sum1: add(norm1.output, first.output),
-            sum2: add(norm2.output, second.output),
+            sum1: sum_of(norm1.output, first.output),
+            sum2: sum_of(norm2.output, second.output),
         },
         POST_NORM: {
             norm1.output: keep(x),
@@ -164,7 +166,9 @@ def order_of_pre_norm(x: str, norms: Sequence[Part], parts: Sequence[Part], sums
     }
 
 
-def order_of_post_norm(x: str, norms: Sequence[Part], parts: Sequence[Part], sums: Sequence[str]) -> dict[str, Steps]:
+def order_of_post_norm(
+    x: str, norms: Sequence[Portion], parts: Sequence[Portion], sums: Sequence[str]
+) -> dict[str, Steps]:
     """Slips of the order of a post-norm layer: x → part → + x → norm, twice or more."""
     inputs = [x, *(norm.output for norm in norms)]
     missing = {one: keep(part.output) for one, part in zip(sums, parts, strict=True)}
@@ -181,7 +185,7 @@ def order_of_post_norm(x: str, norms: Sequence[Part], parts: Sequence[Part], sum
     }
 
 
-def fuse(norm: Part) -> Any:
+def fuse(norm: Portion) -> Any:
     """Make the formula of a norm of a sum, with its parameters."""
 
     def normalize(x: str | None, y: str, then: str | None = None) -> Formula:
@@ -204,12 +208,12 @@ def fuse(norm: Part) -> Any:
     return normalize
 
 
-def add(x: str, y: str) -> Formula:
+def sum_of(x: str, y: str) -> Formula:
     """The formula of a residual sum of two steps."""
     return rename(lambda x, y: x + y, {"x": x, "y": y})
 
 
-def numbered(names: Iterable[str], at: str) -> dict[str, str | None]:
+def with_end(names: Iterable[str], at: str) -> dict[str, str | None]:
     return {name: name + at for name in names}
 
 
@@ -218,64 +222,68 @@ WEIGHTS = ("wq", "wk", "wv", "wo")
 NO_JOINED: dict[str, str | None] = {"wqkv": None, "bqkv": None}
 
 
-def llama_layer(x: str, at: str = "") -> Layer:
-    """A pre-norm layer: RMS norm, causal attention with rotary positions, gated network.
+def place_llama_layer(x: str, at: str = "") -> Layer:
+    """A pre-norm layer: RMS norm, causal rotary attention, gated network.
 
     x   the step that it reads
     at  the end of the names of its parameters
     """
-    norm1 = Part("norm", RMSNORM, f"norm1{at}_", {"x": x, "gamma": f"ln1{at}", "eps": "eps"})
-    heads = numbered(WEIGHTS, at) | dict.fromkeys((*BIASES, "wqkv", "bqkv", "mask"))
-    attention = Part("attention", ROTARY, f"attention{at}_", {"x": norm1.output, **heads}, CAUSAL["causal"].steps)
+    norm1 = Portion("norm", RMSNORM, f"norm1{at}_", {"x": x, "gamma": f"ln1{at}", "eps": "eps"})
+    heads = with_end(WEIGHTS, at) | dict.fromkeys((*BIASES, "wqkv", "bqkv", "mask"))
+    attention = Portion("attention", ROTARY, f"attention{at}_", {"x": norm1.output, **heads}, CAUSAL["causal"].steps)
     first = f"sum1{at}"
-    norm2 = Part("norm", RMSNORM, f"norm2{at}_", {"x": first, "gamma": f"ln2{at}", "eps": "eps"})
-    network = Part("network", SWIGLU, f"network{at}_", {"x": norm2.output, **numbered(("w1", "w2", "w3"), at)})
+    norm2 = Portion("norm", RMSNORM, f"norm2{at}_", {"x": first, "gamma": f"ln2{at}", "eps": "eps"})
+    network = Portion("network", SWIGLU, f"network{at}_", {"x": norm2.output, **with_end(("w1", "w2", "w3"), at)})
     second = f"sum2{at}"
-    sums = {first: add(x, attention.output), second: add(first, network.output)}
+    sums = {first: sum_of(x, attention.output), second: sum_of(first, network.output)}
     others = order_of_pre_norm(x, (norm1, norm2), (attention, network), (first, second))
     return Layer(x, (norm1, attention, norm2, network), sums, others, second)
 
 
-def gpt_layer(x: str, at: str = "") -> Layer:
+def place_gpt_layer(x: str, at: str = "") -> Layer:
     """A pre-norm layer: layer norm, causal attention, network, all with biases."""
-    norm1 = Part("norm", LAYERNORM, f"norm1{at}_", {"x": x, "gamma": f"ln1{at}", "beta": f"ln1b{at}", "eps": "eps"})
-    heads = numbered((*WEIGHTS, *BIASES), at) | NO_JOINED | {"mask": None}
-    attention = Part("attention", MULTIHEAD, f"attention{at}_", {"x": norm1.output, **heads}, CAUSAL["causal"].steps)
+    norm1 = Portion("norm", LAYERNORM, f"norm1{at}_", {"x": x, "gamma": f"ln1{at}", "beta": f"ln1b{at}", "eps": "eps"})
+    heads = with_end((*WEIGHTS, *BIASES), at) | NO_JOINED | {"mask": None}
+    attention = Portion("attention", MULTIHEAD, f"attention{at}_", {"x": norm1.output, **heads}, CAUSAL["causal"].steps)
     first = f"sum1{at}"
-    norm2 = Part("norm", LAYERNORM, f"norm2{at}_", {"x": first, "gamma": f"ln2{at}", "beta": f"ln2b{at}", "eps": "eps"})
-    of_network = numbered(("w1", "w2", "b1", "b2"), at)
-    network = Part("network", FFN, f"network{at}_", {"x": norm2.output, **of_network}, OF_NETWORKS["gelu"].steps)
+    norm2 = Portion(
+        "norm", LAYERNORM, f"norm2{at}_", {"x": first, "gamma": f"ln2{at}", "beta": f"ln2b{at}", "eps": "eps"}
+    )
+    of_network = with_end(("w1", "w2", "b1", "b2"), at)
+    network = Portion("network", FFN, f"network{at}_", {"x": norm2.output, **of_network}, OF_NETWORKS["gelu"].steps)
     second = f"sum2{at}"
-    sums = {first: add(x, attention.output), second: add(first, network.output)}
+    sums = {first: sum_of(x, attention.output), second: sum_of(first, network.output)}
     others = order_of_pre_norm(x, (norm1, norm2), (attention, network), (first, second))
     return Layer(x, (norm1, attention, norm2, network), sums, others, second)
 
 
-def encoder_layer(x: str, at: str = "", mask: str | None = "mask") -> Layer:
+def place_encoder_layer(x: str, at: str = "", mask: str | None = "mask") -> Layer:
     """A post-norm layer of the paper: attention with a mask, network, all with biases."""
-    heads = numbered((*WEIGHTS, *BIASES), at) | NO_JOINED | {"mask": mask}
-    attention = Part("attention", MULTIHEAD, f"attention{at}_", {"x": x, **heads})
+    heads = with_end((*WEIGHTS, *BIASES), at) | NO_JOINED | {"mask": mask}
+    attention = Portion("attention", MULTIHEAD, f"attention{at}_", {"x": x, **heads})
     first, second = f"sum1{at}", f"sum2{at}"
-    norm1 = Part("norm", LAYERNORM, f"norm1{at}_", {"x": first, "gamma": f"ln1{at}", "beta": f"ln1b{at}", "eps": "eps"})
-    network = Part("network", FFN, f"network{at}_", {"x": norm1.output, **numbered(("w1", "w2", "b1", "b2"), at)})
-    norm2 = Part(
+    norm1 = Portion(
+        "norm", LAYERNORM, f"norm1{at}_", {"x": first, "gamma": f"ln1{at}", "beta": f"ln1b{at}", "eps": "eps"}
+    )
+    network = Portion("network", FFN, f"network{at}_", {"x": norm1.output, **with_end(("w1", "w2", "b1", "b2"), at)})
+    norm2 = Portion(
         "norm", LAYERNORM, f"norm2{at}_", {"x": second, "gamma": f"ln2{at}", "beta": f"ln2b{at}", "eps": "eps"}
     )
-    sums = {first: add(x, attention.output), second: add(norm1.output, network.output)}
+    sums = {first: sum_of(x, attention.output), second: sum_of(norm1.output, network.output)}
     others = order_of_post_norm(x, (norm1, norm2), (attention, network), (first, second))
     return Layer(x, (attention, norm1, network, norm2), sums, others, norm2.output)
 
 
-def decoder_layer(x: str, at: str = "", memory: str = "memory", mask: str | None = "memory_mask") -> Layer:
-    """A post-norm layer of the paper: causal attention, attention to a memory, network."""
-    own = numbered((*WEIGHTS, *BIASES), at) | NO_JOINED | {"mask": None}
-    attention = Part("self-attention", MULTIHEAD, f"own{at}_", {"x": x, **own}, CAUSAL["causal"].steps)
-    sums = {f"sum1{at}": add(x, attention.output)}
-    norm1 = Part(
+def place_decoder_layer(x: str, at: str = "", memory: str = "memory", mask: str | None = "memory_mask") -> Layer:
+    """A post-norm layer: causal attention, attention to a memory, network."""
+    own = with_end((*WEIGHTS, *BIASES), at) | NO_JOINED | {"mask": None}
+    attention = Portion("self-attention", MULTIHEAD, f"own{at}_", {"x": x, **own}, CAUSAL["causal"].steps)
+    sums = {f"sum1{at}": sum_of(x, attention.output)}
+    norm1 = Portion(
         "norm", LAYERNORM, f"norm1{at}_", {"x": f"sum1{at}", "gamma": f"ln1{at}", "beta": f"ln1b{at}", "eps": "eps"}
     )
     of_cross = {name: f"c{name}{at}" for name in (*WEIGHTS, *BIASES)}
-    cross = Part(
+    cross = Portion(
         "cross-attention",
         MULTIHEAD,
         f"cross{at}_",
@@ -285,13 +293,13 @@ def decoder_layer(x: str, at: str = "", memory: str = "memory", mask: str | None
             "projected_v": lambda memory, wv, bv: with_bias(memory @ wv, bv),
         },
     )
-    sums[f"sum2{at}"] = add(norm1.output, cross.output)
-    norm2 = Part(
+    sums[f"sum2{at}"] = sum_of(norm1.output, cross.output)
+    norm2 = Portion(
         "norm", LAYERNORM, f"norm2{at}_", {"x": f"sum2{at}", "gamma": f"ln2{at}", "beta": f"ln2b{at}", "eps": "eps"}
     )
-    network = Part("network", FFN, f"network{at}_", {"x": norm2.output, **numbered(("w1", "w2", "b1", "b2"), at)})
-    sums[f"sum3{at}"] = add(norm2.output, network.output)
-    norm3 = Part(
+    network = Portion("network", FFN, f"network{at}_", {"x": norm2.output, **with_end(("w1", "w2", "b1", "b2"), at)})
+    sums[f"sum3{at}"] = sum_of(norm2.output, network.output)
+    norm3 = Portion(
         "norm", LAYERNORM, f"norm3{at}_", {"x": f"sum3{at}", "gamma": f"ln3{at}", "beta": f"ln3b{at}", "eps": "eps"}
     )
     others = order_of_post_norm(x, (norm1, norm2, norm3), (attention, cross, network), [*sums])
@@ -401,7 +409,7 @@ LLAMA_ARGUMENTS = {
     "theta": Argument("", OF_LAYER["theta"], role="number"),
     "eps": EPS,
 }
-LLAMA = llama_layer("x")
+LLAMA = place_llama_layer("x")
 BLOCK = Definition(
     "a pre-norm layer as in Llama: RMS norm, causal rotary attention, gated network",
     LLAMA_ARGUMENTS,
@@ -435,7 +443,7 @@ def layer_arguments(numbers: str) -> dict[str, Argument]:
 
 
 def activations_of(layer: Layer) -> dict[str, Way]:
-    """The ways of the convention of the activation as those of a layer; the first is the layer's own."""
+    """The activations that the network of a layer may have, its own first."""
     network = next(part for part in layer.parts if part.kind == "network")
     own = next((name for name, way in OF_NETWORKS.items() if way.steps == network.ways), "relu")
     others = {
@@ -446,7 +454,7 @@ def activations_of(layer: Layer) -> dict[str, Way]:
     return {own: Way(), **others}
 
 
-GPT = gpt_layer("x")
+GPT = place_gpt_layer("x")
 GPT_BLOCK = Definition(
     "a pre-norm layer as in GPT-2: layer norm, causal attention, network",
     layer_arguments("12"),
@@ -460,7 +468,7 @@ GPT_BLOCK = Definition(
     {"heads": 3, "eps": 1e-5},
     OF_LAYER,
 )
-ENCODER = encoder_layer("x")
+ENCODER = place_encoder_layer("x")
 ENCODER_LAYER = Definition(
     "an encoder layer of the paper: attention, + x, layer norm, network, + x, layer norm",
     {**layer_arguments("12"), "mask": MASK},
@@ -478,7 +486,7 @@ ENCODER_LAYER = Definition(
     {"heads": 3, "eps": 1e-5},
     OF_LAYER,
 )
-DECODER = decoder_layer("x")
+DECODER = place_decoder_layer("x")
 DECODER_ARGUMENTS = {
     "x": X,
     "memory": Argument(
@@ -521,7 +529,7 @@ LAYERS = 2
 
 
 def numbered_arguments(arguments: Mapping[str, Argument], at: str) -> dict[str, Argument]:
-    """The parameters of a layer as those of a model, whose modules are numbered."""
+    """The parameters of a layer as those of a model, whose modules are with_end."""
     found = {}
     for name, one in arguments.items():
         if one.role == "parameter" and not one.collects:
@@ -536,8 +544,8 @@ def share_parameters(layers: Sequence[Layer]) -> dict[str, Formula]:
     return {step: rename(formula, own) for step, formula in layers[1].steps.items()}
 
 
-LM_LAYERS = tuple(llama_layer("rows" if not at else f"sum2{at - 1}", str(at)) for at in range(LAYERS))
-FINAL = Part("norm", RMSNORM, "final_", {"x": LM_LAYERS[-1].output, "gamma": "ln", "eps": "eps"})
+LM_LAYERS = tuple(place_llama_layer("rows" if not at else f"sum2{at - 1}", str(at)) for at in range(LAYERS))
+FINAL = Portion("norm", RMSNORM, "final_", {"x": LM_LAYERS[-1].output, "gamma": "ln", "eps": "eps"})
 LM_PARAMETERS = {
     "table": parameter("V D", within([*EMBEDDINGS.split()], "weight") + " " + EMBEDDINGS)._replace(draw="table"),
     **{name: one for at in range(LAYERS) for name, one in numbered_arguments(LLAMA_ARGUMENTS, str(at)).items()},
@@ -614,12 +622,12 @@ def place_positions(ids: str, table: str) -> Formula:
     """The formula of embeddings · √D with sinusoidal positions."""
 
     def embedded(ids: Any, table: Any) -> Any:
-        return table[as_ids(ids)] * math.sqrt(table.shape[-1]) + sinusoids(ids, table)
+        return table[as_ids(ids)] * math.sqrt(table.shape[-1]) + sinusoidal_rows(ids, table)
 
     return rename(embedded, {"ids": ids, "table": table})
 
 
-def sinusoids(ids: Any, table: Any) -> Any:
+def sinusoidal_rows(ids: Any, table: Any) -> Any:
     angles = np.arange(ids.shape[-1])[:, None] * frequencies(table.shape[-1], THETA)
     return interleave(angles, angles)
 
@@ -633,16 +641,16 @@ def embed_otherwise(formula: Formula) -> dict[str, Formula]:
 
 
 SOURCE_LAYERS = tuple(
-    encoder_layer("source_rows" if not at else "norm20e_scaled", f"{at}e", None) for at in range(LAYERS)
+    place_encoder_layer("source_rows" if not at else "norm20e_scaled", f"{at}e", None) for at in range(LAYERS)
 )
 MEMORY = SOURCE_LAYERS[-1].output
 TARGET_LAYERS = tuple(
-    decoder_layer("target_rows" if not at else "norm30d_scaled", f"{at}d", MEMORY, None) for at in range(LAYERS)
+    place_decoder_layer("target_rows" if not at else "norm30d_scaled", f"{at}d", MEMORY, None) for at in range(LAYERS)
 )
 
 
 def stacked(arguments: Mapping[str, Argument], stacks: Sequence[str], end: str) -> dict[str, Argument]:
-    """The parameters of layers of a stack, whose modules are numbered in it."""
+    """The parameters of layers of a stack, whose modules are with_end in it."""
     found = {}
     for at in range(LAYERS):
         for name, one in arguments.items():
@@ -702,7 +710,7 @@ SEQ2SEQ = Definition(
     (
         Slip(
             "the embeddings are not multiplied by √D",
-            embed_otherwise(lambda ids, table: table[as_ids(ids)] + sinusoids(ids, table)),
+            embed_otherwise(lambda ids, table: table[as_ids(ids)] + sinusoidal_rows(ids, table)),
         ),
         Slip(
             "the positions are missing",
@@ -711,7 +719,7 @@ SEQ2SEQ = Definition(
         Slip(
             "positions are multiplied by √D too",
             embed_otherwise(
-                lambda ids, table: (table[as_ids(ids)] + sinusoids(ids, table)) * math.sqrt(table.shape[-1])
+                lambda ids, table: (table[as_ids(ids)] + sinusoidal_rows(ids, table)) * math.sqrt(table.shape[-1])
             ),
         ),
         Slip(
