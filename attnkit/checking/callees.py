@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from attnkit.checking import interpreter
+from attnkit.checking import drivers, interpreter
 from attnkit.checking.binding import Binding, Slot, bind, plan_call, simplify
 from attnkit.checking.cases import Drawn, find_optional
 from attnkit.checking.definition import Definition
@@ -96,7 +96,7 @@ class ThisProcess:
     """Runs an object of this process."""
 
     def __init__(self) -> None:
-        self.interpreter = interpreter.Interpreter()
+        self.interpreter = interpreter.Interpreter(drivers.DRIVERS)
 
     def ask(self, request: dict[str, Any], arrays: Sequence[Array], most: int) -> tuple[dict[str, Any], list[Array]]:
         return interpreter.answer(self.interpreter, request, arrays)
@@ -119,7 +119,8 @@ class OwnProcess:
     def start(self) -> None:
         """Start the process, and have it load and take what the last one had."""
         ours, theirs = os.pipe(), os.pipe()
-        code = inspect.getsource(interpreter) + f"\nserve({ours[0]}, {theirs[1]})\n"
+        sources = [inspect.getsource(one) for one in (interpreter, drivers)]
+        code = "\n".join([*sources, f"serve({ours[0]}, {theirs[1]}, DRIVERS)"])
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - read when the process has ended
         try:
             self.process = subprocess.Popen(
@@ -234,7 +235,7 @@ class PythonCallee:
     calls: Binding = field(init=False)  # of the call of an instance of a class
 
     def __post_init__(self) -> None:
-        if not self.is_class:
+        if not self.is_class or self.definition.drive:
             names = {name: one.names for name, one in self.definition.arguments.items()}
             names |= {size: words for size, words in self.definition.construct.items() if size not in names}
             self.binding = self._bind(self.facts["parameters"], names, self._required(self.facts["parameters"]))
@@ -254,10 +255,12 @@ class PythonCallee:
 
     @property
     def by_place(self) -> tuple[str, ...]:
-        return () if self.is_class else self.binding.by_place
+        return () if self.is_class or self.definition.drive else self.binding.by_place
 
     def _required(self, parameters: Sequence[Sequence[Any]]) -> list[str]:
         """The arguments that an implementation with these parameters cannot do without."""
+        if self.definition.drive:
+            return []
         optional = find_optional(self.definition)
         spelled = {simplify(one) for one, *_ in parameters}
         arguments = self.definition.arguments
@@ -268,16 +271,19 @@ class PythonCallee:
     def _bind(self, parameters: Sequence[Sequence[Any]], names: Mapping[str, str], required: Sequence[str]) -> Binding:
         stated = {one: argument for one, argument in self.stated.items() if argument in names}
         slots = [Slot(*one) for one in parameters]
-        places = [name for name in names if name in self.definition.arguments]
+        places = [name for name in names if name in self.definition.arguments and not self.definition.drive]
         return bind(slots, names, required, places, stated, self.facts["name"])
 
     def takes(self, argument: str) -> bool:
-        if self.is_class:
+        if self.is_class and not self.definition.drive:
             return True
         kinds = {kind for _, kind, _ in self.facts["parameters"]}
-        return argument in self.binding.arguments.values() or bool(kinds & {"rest", "names"})
+        is_open = bool(kinds & {"rest", "names"}) and not self.definition.drive
+        return argument in self.binding.arguments.values() or is_open
 
     def call(self, case: Drawn, given: Mapping[str, Any], dtype: str) -> Outcome:
+        if self.definition.drive:
+            return self._drive(given, dtype)
         if self.is_class:
             failed, binding, parameters = self._construct(case, given, dtype)
             if failed:
@@ -362,10 +368,7 @@ class PythonCallee:
         arrays: list[Array] = []
 
         def refer(value: Any) -> Any:
-            if not isinstance(value, np.ndarray):
-                return value
-            arrays.append(value)
-            return {"array": len(arrays) - 1}
+            return refer_to(value, arrays)
 
         def hand_over(argument: str | None) -> Any:
             if argument in collections:
@@ -379,14 +382,39 @@ class PythonCallee:
         names = {name: hand_over(argument) for name, argument in by_name.items()}
         order = [*in_place, *by_name.values()]
         request = {"do": "call", "places": places, "names": names, "dtype": dtype}
+        return self._ask(request, arrays, order)[0]
+
+    def _drive(self, given: Mapping[str, Any], dtype: str) -> Outcome:
+        """Use it as the driver of the definition does; the answer is what the definition compares of its arrays."""
+        arrays: list[Array] = []
+        values = {name: refer_to(one, arrays) for name, one in given.items()}
+        request = {"do": "drive", "driver": self.definition.drive, "bound": self.binding.arguments, "given": values}
+        outcome, results = self._ask({**request, "dtype": dtype}, arrays, ())
+        if self.definition.measure and results:
+            return outcome._replace(array=self.definition.measure(given, results))
+        return outcome
+
+    def _ask(
+        self, request: dict[str, Any], arrays: Sequence[Array], order: Sequence[str | None]
+    ) -> tuple[Outcome, list[Array]]:
+        """The outcome of a request, and all its arrays; `order` has the arguments that it may change."""
         most = max(LEAST_BYTES, TIMES_BYTES * sum(one.nbytes for one in arrays))
         reply, results = self.host.ask(request, arrays, most)
         if not reply["ok"]:
-            return Outcome(None, problem=reply["problem"])
-        return Outcome(results[0], reply["dtype"], changed=tuple(str(order[at]) for at in reply["changed"]))
+            return Outcome(None, problem=reply["problem"]), []
+        changed = tuple(str(order[at]) for at in reply["changed"])
+        return Outcome(results[0], reply["dtype"], changed=changed), results
 
     def close(self) -> None:
         self.host.close()
+
+
+def refer_to(value: Any, arrays: list[Array]) -> Any:
+    """Replace an array by its number in a list; other values stay."""
+    if not isinstance(value, np.ndarray):
+        return value
+    arrays.append(value)
+    return {"array": len(arrays) - 1}
 
 
 def find_parameter(

@@ -146,7 +146,10 @@ class CheckRun:
         first, *more = self.request.target
         if not isinstance(first, str):
             return open_object(definition, first, library, stated)
-        if more or not is_python(first):
+        is_program = more or not is_python(first)
+        if definition.drive and (is_program or first.endswith(".onnx")):
+            raise UsageError(f"{first}: this stage is checked in Python (FILE.py:NAME): {definition.expects}")
+        if is_program:
             limits = self.limits
             return ProgramCallee(definition, self.request.target, limits.send, limits.timeout, limits.memory_bytes)
         path, _, name = first.partition(":")

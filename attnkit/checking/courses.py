@@ -31,5 +31,15 @@ CS336 = {
     "run_silu": Adapter("silu"),
     "run_softmax": Adapter("softmax"),
     "run_cross_entropy": Adapter("cross-entropy"),
+    "run_transformer_block": Adapter("block", {**OUT_IN, **EVEN_ODD}),
+    "run_transformer_lm": Adapter("lm", {**OUT_IN, **EVEN_ODD}),
+    "run_get_batch": Adapter("batch"),
+    "run_gradient_clipping": Adapter("clip", {"eps": "1e-6"}),
+    "get_adamw_cls": Adapter("adamw"),
+    "run_get_lr_cosine_schedule": Adapter("schedule"),
+    "run_save_checkpoint": Adapter("checkpoint"),
+    "run_load_checkpoint": Adapter("checkpoint"),
+    "get_tokenizer": Adapter("bpe"),
+    "run_train_bpe": Adapter("train-bpe"),
 }
 COURSES: Mapping[str, Mapping[str, Adapter]] = {"cs336": CS336}

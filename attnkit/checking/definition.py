@@ -89,6 +89,11 @@ class Definition(NamedTuple):
     defaults     numbers of all cases
     construct    what a class is constructed with: sizes and numbers by the names of its parameters
     answer       the axes of the answer
+    drive        the driver by which an implementation is used that is no function of arrays
+    expects      what such an implementation looks like
+    measure      (given, arrays) -> what is compared of the answer, where many answers are right
+    is_exact     whether the answer has whole numbers, which are compared exactly
+    place        (answer, index) -> what an answer has there, in words
     """
 
     summary: str
@@ -102,6 +107,11 @@ class Definition(NamedTuple):
     functions: str = ""
     defaults: Mapping[str, Any] = {}
     construct: Mapping[str, str] = {}
+    drive: str = ""
+    expects: str = ""
+    measure: Callable[[Given, Sequence[Any]], Any] | None = None
+    is_exact: bool = False
+    place: Callable[[Any, tuple[int, ...]], str] | None = None
 
     def signature(self, name: str) -> str:
         """The signature that an implementation has, with the axes of each argument.
@@ -110,6 +120,8 @@ class Definition(NamedTuple):
         >>> Definition("", {"x": row, "eps": Argument("", "eps")}, {}, {}, (), "... D").signature("rms")
         'rms(x, eps)   x (..., D) → (..., D)'
         """
+        if self.expects:
+            return f"{name}: {self.expects}"
         shapes = [f"{one} {describe_axes(row.axes)}" for one, row in self.arguments.items() if row.axes]
         return f"{name}({', '.join(self.arguments)})   {', '.join(shapes)} → {describe_axes(self.answer)}"
 

@@ -1,7 +1,7 @@
 """What runs in the process of an implementation in Python: load, construct, call.
 
-This file alone is sent to that process, which needs Python and NumPy. Requests and replies are a header in JSON and
-arrays as NPY, each behind its length.
+This file and `drivers.py` alone are sent to that process, which needs Python and NumPy. Requests and replies are a
+header in JSON and arrays as NPY, each behind its length.
 """
 
 import contextlib
@@ -31,10 +31,12 @@ class Fault(Exception):
 class Interpreter:
     """Holds an implementation: a function, a class, or an instance that is called.
 
+    drivers  how implementations are used that are no function of arrays, by name
     library  "torch", "jax" or "numpy": whose arrays it takes
     """
 
-    def __init__(self) -> None:
+    def __init__(self, drivers: Mapping[str, Callable[..., list[Any]]]) -> None:
+        self.drivers = drivers
         self.module: Any = None
         self.target: Any = None
         self.instance: Any = None
@@ -70,11 +72,16 @@ class Interpreter:
         return self.hold(find_target(self.module, name, expected), library or find_library(self.module))
 
     def hold(self, target: Any, library: str = "") -> dict[str, Any]:
-        """Hold an object as the implementation; describe it."""
-        self.target, self.library = target, library or find_library(sys.modules.get(target.__module__, target))
+        """Hold an object as the implementation, or what a function without parameters returns; describe it."""
+        library = library or find_library(sys.modules.get(target.__module__, target))
+        name = getattr(target, "__name__", type(target).__name__)
+        if inspect.isfunction(target) and not list_slots(target):
+            with contextlib.suppress(NotImplementedError):
+                target = target()
+        self.target, self.library = target, library
         self.instance = None if inspect.isclass(target) else target
         return {
-            "name": getattr(target, "__name__", type(target).__name__),
+            "name": name,
             "is_class": inspect.isclass(target),
             "library": self.library,
             "parameters": list_slots(target),
@@ -120,6 +127,24 @@ class Interpreter:
         if not arrays:
             raise Fault(f"it returned {type(result).__name__}, not an array")
         return [array for array, _ in arrays], {"dtype": arrays[0][1], "changed": changed}
+
+
+    def drive(
+        self, driver: str, bound: Mapping[str, str], given: Mapping[str, Any], dtype: str
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Use it by a driver; return its arrays."""
+        if inspect.isfunction(self.target) and not list_slots(self.target):
+            self.target()  # of which nothing but an error is known
+        arrays = self.drivers[driver](self, bound, given, dtype)
+        return arrays, {"dtype": dtype, "changed": []}
+
+    def from_numpy(self, value: Any, dtype: str) -> Any:
+        """An array as the implementation takes it."""
+        return to_library(value, self.library, dtype)
+
+    def to_numpy(self, value: Any) -> Any:
+        """An array that the implementation returned."""
+        return from_library(value)[0]
 
 
 class OnnxModel:
@@ -233,10 +258,11 @@ def describe_exception(error: BaseException) -> str:
     if isinstance(error, Fault):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
+    room = os.path.dirname(describe_exception.__code__.co_filename)
     own = [
         frame
         for frame in frames
-        if frame.filename != describe_exception.__code__.co_filename and not frame.filename.startswith("<")
+        if os.path.dirname(frame.filename) != room and not frame.filename.startswith("<")
     ]
     user = [frame for frame in own if "site-packages" not in frame.filename] or own
     where = f" ({os.path.basename(user[-1].filename)}, line {user[-1].lineno})" if user else ""
@@ -252,7 +278,7 @@ def answer(
     try:
         values = {name: place(value, arrays) for name, value in request.items()}
         reply = getattr(interpreter, do)(**values) or {}
-        if do == "call":
+        if do in ("call", "drive"):
             results, reply = reply
         return {"ok": True, **reply}, results
     except MemoryError:
@@ -308,9 +334,9 @@ def limit(**limits: int) -> None:
                 resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 
 
-def serve(read_from: int, write_to: int) -> None:
+def serve(read_from: int, write_to: int, drivers: Mapping[str, Callable[..., list[Any]]]) -> None:
     """Answer requests until they end."""
-    interpreter = Interpreter()
+    interpreter = Interpreter(drivers)
     with os.fdopen(read_from, "rb") as requests, os.fdopen(write_to, "wb") as replies:
 
         def read(length: int) -> bytes:

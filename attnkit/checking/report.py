@@ -182,9 +182,16 @@ def describe_row(row: Tested) -> str:
         return f"noise {row.expected.noise / (row.expected.scale or 1):.0e}" if row.expected.noise else ""
     if row.status == "note":
         return f"{row.words or 'another answer'}, not counted ({row.drawn.case.note})"
-    if row.words or not row.at:
+    if row.words:
         return row.words
-    return f"first at {list(row.at)}"
+    return describe_place(row) if row.expected.array.ndim == 0 else f"first at {list(row.at)}"
+
+
+def describe_place(row: Tested) -> str:
+    """The first wrong number beside what is expected there."""
+    assert row.outcome.array is not None
+    got, wanted = (f"{array[row.at]:.6g}" for array in (row.outcome.array, row.expected.array))
+    return f"{got}, expected {wanted}"
 
 
 def concluding_lines(part: Checked, hides: bool) -> list[str]:
@@ -217,8 +224,7 @@ def describe_causes(causes: Sequence[NamedSlip], failing: Sequence[Tested], hide
 
 def describe_smallest(row: Tested) -> list[str]:
     """Sentences on a case that fails without a known slip."""
-    lines = [f"no known slip; the smallest case that fails: {row.drawn.describe() or 'one number'}"]
+    lines = [f"no known slip; the smallest case that fails: {row.drawn.describe() or row.name}"]
     if row.at and row.outcome.array is not None:
-        got, wanted = row.outcome.array[row.at], row.expected.array[row.at]
-        return [f"{lines[0]}; its first wrong number is {list(row.at)}: {got:.6g}, expected {wanted:.6g}"]
+        return [f"{lines[0]}; its first wrong number is {list(row.at)}: {describe_place(row)}"]
     return [f"{lines[0]}; {row.words}"] if row.words else lines

@@ -1,17 +1,34 @@
 """The definitions of all stages by name, a file for each group of them.
 
 attention  softmax and scaled dot-product attention
+batches    batches of a text at random places
 blocks     layers and whole models, composed of their parts
+checkpoints  model and optimizer, saved and loaded again
 heads      multi-head self-attention with its weights
 linear     the linear layer
 networks   activations, and the feed-forward network, gated or not
 norms      layer norm and RMS norm
+optimizers AdamW, gradient clipping, and a learning rate that warms up and follows a cosine
 positions  rotary and sinusoidal positions
 texts      embeddings, masks, cross-entropy
+tokenizers  byte-pair encoding, learned and applied
 """
 
 from attnkit.checking.definition import Definition
-from attnkit.checking.definitions import attention, blocks, heads, linear, networks, norms, positions, texts
+from attnkit.checking.definitions import (
+    attention,
+    batches,
+    blocks,
+    checkpoints,
+    heads,
+    linear,
+    networks,
+    norms,
+    optimizers,
+    positions,
+    texts,
+    tokenizers,
+)
 
 DEFINITIONS: dict[str, Definition] = {
     **attention.DEFINITIONS,
@@ -22,4 +39,8 @@ DEFINITIONS: dict[str, Definition] = {
     **positions.DEFINITIONS,
     **texts.DEFINITIONS,
     **blocks.DEFINITIONS,
+    **optimizers.DEFINITIONS,
+    **batches.DEFINITIONS,
+    **tokenizers.DEFINITIONS,
+    **checkpoints.DEFINITIONS,
 }
