@@ -21,7 +21,7 @@ import numpy as np
 from attnkit.checking import drivers, interpreter
 from attnkit.checking.binding import Binding, Slot, bind, plan_call, simplify
 from attnkit.checking.cases import Drawn, find_optional
-from attnkit.checking.definition import Definition
+from attnkit.checking.definition import Definition, find_shape
 from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.model.dtypes import Array
 
@@ -279,7 +279,8 @@ class PythonCallee:
             return True
         kinds = {kind for _, kind, _ in self.facts["parameters"]}
         is_open = bool(kinds & {"rest", "names"}) and not self.definition.drive
-        return argument in self.binding.arguments.values() or is_open
+        wholes = [name for name, one in self.definition.arguments.items() if argument in (name, *one.parts)]
+        return bool({*wholes} & {*self.binding.arguments.values()}) or is_open
 
     def call(self, case: Drawn, given: Mapping[str, Any], dtype: str) -> Outcome:
         if self.definition.drive:
@@ -296,8 +297,21 @@ class PythonCallee:
                 return Outcome(None, lacks=lacking[0])
         else:
             binding, parameters = self.binding, self.facts["parameters"]
-            given = {**case.sizes, **given}
+            given = {**self._absent(case, given), **case.sizes, **given}
         return self._call(binding, parameters, given, dtype)
+
+    def _absent(self, case: Drawn, given: Mapping[str, Any]) -> dict[str, Array]:
+        """Zeros for what a case lacks and a function requires, such as a bias."""
+        arguments = self.definition.arguments
+        bound = [
+            self.binding.arguments.get(name, "") for name, _, has_default in self.facts["parameters"] if not has_default
+        ]
+        numbers = {name: arguments[name] for name in bound if name in arguments and name not in given}
+        return {
+            name: np.zeros(find_shape(one.axes, case.sizes, case.lead))
+            for name, one in numbers.items()
+            if one.axes and one.draw == "normal"
+        }
 
     def _construct(
         self, case: Drawn, given: Mapping[str, Any], dtype: str
@@ -349,7 +363,7 @@ class PythonCallee:
                 return failed
             done |= {*argument.joins.split()}
         for found, shape in free.items():
-            if simplify(found).endswith("bias") and (failed := self._set(found, np.zeros(shape), dtype)):
+            if "bias" in simplify(found) and (failed := self._set(found, np.zeros(shape), dtype)):
                 return failed
         return None
 
@@ -385,7 +399,10 @@ class PythonCallee:
         return self._ask(request, arrays, order)[0]
 
     def _drive(self, given: Mapping[str, Any], dtype: str) -> Outcome:
-        """Use it as the driver of the definition does; the answer is what the definition compares of its arrays."""
+        """Use it as the driver of the definition does.
+
+        The answer is what the definition compares of the arrays.
+        """
         arrays: list[Array] = []
         values = {name: refer_to(one, arrays) for name, one in given.items()}
         request = {"do": "drive", "driver": self.definition.drive, "bound": self.binding.arguments, "given": values}
@@ -397,7 +414,10 @@ class PythonCallee:
     def _ask(
         self, request: dict[str, Any], arrays: Sequence[Array], order: Sequence[str | None]
     ) -> tuple[Outcome, list[Array]]:
-        """The outcome of a request, and all its arrays; `order` has the arguments that it may change."""
+        """The outcome of a request, and all its arrays.
+
+        order  the arguments that it may change
+        """
         most = max(LEAST_BYTES, TIMES_BYTES * sum(one.nbytes for one in arrays))
         reply, results = self.host.ask(request, arrays, most)
         if not reply["ok"]:

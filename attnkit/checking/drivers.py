@@ -1,4 +1,6 @@
-"""How implementations are used that are no function of arrays: optimizers, batches, tokenizers, checkpoints.
+"""How implementations are used that are no function of arrays.
+
+These are optimizers, batches, tokenizers and checkpoints.
 
 This file is sent behind `interpreter.py` to the process of an implementation, so it imports the standard library and
 NumPy alone. A driver has the interpreter, the argument that each parameter takes, and the values of the arguments; it
@@ -33,7 +35,7 @@ def choose(bound: Bound, values: Values) -> dict[str, Any]:
     return {parameter: values[argument] for parameter, argument in bound.items() if argument in values}
 
 
-def flatten(interpreter: Any, arrays: Sequence[Any]) -> Any:
+def flatten_arrays(interpreter: Any, arrays: Sequence[Any]) -> Any:
     """Arrays of a library side by side in one row."""
     return np.concatenate([np.array(interpreter.to_numpy(one)).ravel() for one in arrays])
 
@@ -59,17 +61,22 @@ def optimize(interpreter: Any, bound: Bound, given: Values, dtype: str) -> list[
     steps = [
         [interpreter.from_numpy(given[name][at], dtype) for name in ("gw", "gb")] for at in range(len(given["gw"]))
     ]
-    numbers = {name: one for name, one in given.items() if isinstance(one, (int, float))}
+    numbers: dict[str, Any] = {name: one for name, one in given.items() if isinstance(one, (int, float))}
     numbers["betas"] = (given["beta1"], given["beta2"])
     rates = [float(one) for one in given.get("rates", [given["lr"]] * len(steps))]
     make = optimize_by_class if inspect.isclass(interpreter.target) else optimize_by_function
-    return [np.stack([flatten(interpreter, one) for one in make(interpreter, bound, arrays, steps, rates, numbers)])]
+    return [
+        np.stack([flatten_arrays(interpreter, one) for one in make(interpreter, bound, arrays, steps, rates, numbers)])
+    ]
 
 
 def optimize_by_class(
     interpreter: Any, bound: Bound, arrays: Any, steps: Any, rates: Sequence[float], numbers: dict[str, Any]
 ) -> Any:
-    """Yield the parameters after each step of an instance, which finds gradients in them or is handed them."""
+    """Yield the parameters after each step of an instance.
+
+    It finds the gradients in the parameters, or its method takes them.
+    """
     if interpreter.library == "torch":
         import torch
 
@@ -102,12 +109,14 @@ def set_rate(optimizer: Any, rate: float) -> None:
 def optimize_by_function(
     interpreter: Any, bound: Bound, arrays: Any, steps: Any, rates: Sequence[float], numbers: dict[str, Any]
 ) -> Any:
-    """Yield the parameters after each call of a function, for each of them or for a list."""
+    """Yield the parameters after each call of a function.
+
+    It is called for each of them, or for a list.
+    """
     is_of_lists = any(name.lower() in LISTS for name in bound)
     zeros = [one * 0 for one in arrays]
     states: list[dict[str, Any]] = [
-        {"params": one, "mean": zero, "square": zero * 0, "config": {}}
-        for one, zero in zip(arrays, zeros, strict=True)
+        {"params": one, "mean": zero, "square": zero * 0, "config": {}} for one, zero in zip(arrays, zeros, strict=True)
     ]
     if is_of_lists:
         states = [{name: [one[name] for one in states] for name in ("params", "mean", "square")} | {"config": {}}]
@@ -122,7 +131,10 @@ def optimize_by_function(
 
 
 def read_state(state: dict[str, Any], bound: Bound, result: Any, is_of_lists: bool) -> None:
-    """Put what a call returned in a state: the parameter, and behind it its moments, or its configuration."""
+    """Put what a call returned in a state.
+
+    That is the parameter, and behind it its moments, or its configuration.
+    """
     if result is None:
         return
     is_several = isinstance(result, tuple) or (isinstance(result, list) and is_of_lists and isinstance(result[0], list))
@@ -150,12 +162,12 @@ def clip_norms(interpreter: Any, bound: Bound, given: Values, dtype: str) -> lis
             one.grad = gradient
         values["params"] = params if given.get("frozen") else params[:2]
         interpreter.target(**choose(bound, values))
-        return [flatten(interpreter, [one.grad for one in params[:2]])]
+        return [flatten_arrays(interpreter, [one.grad for one in params[:2]])]
     result = interpreter.target(**choose(bound, values))
     for part in (result, result[0] if isinstance(result, tuple) else None):
-        if is_like(part, gradients):
-            return [flatten(interpreter, part)]
-    return [flatten(interpreter, gradients)]
+        if part is not None and is_like(part, gradients):
+            return [flatten_arrays(interpreter, part)]
+    return [flatten_arrays(interpreter, gradients)]
 
 
 def call_each(interpreter: Any, bound: Bound, given: Values, dtype: str) -> list[Any]:
@@ -174,7 +186,10 @@ def call_each(interpreter: Any, bound: Bound, given: Values, dtype: str) -> list
 
 
 def draw_batches(interpreter: Any, bound: Bound, given: Values, dtype: str) -> list[Any]:
-    """Inputs and targets of many calls (N, B, T) each, and whether they are on the device asked for."""
+    """Inputs and targets of many calls, (N, B, T) each.
+
+    A third array says whether they are on the device asked for.
+    """
     data = given["data"]
     try:
         return collect_batches(interpreter, bound, {**given, "data": data})
@@ -218,7 +233,7 @@ def train_bpe(interpreter: Any, bound: Bound, given: Values, dtype: str) -> list
             file.write(given["text"])
         values = {**given, "path": path}
         if inspect.isclass(interpreter.target):
-            tokenizer = interpreter.target(**choose(bound, values))
+            tokenizer: Any = interpreter.target(**choose(bound, values))
             result = tokenizer.train(given["text"], given["size"])
             if not isinstance(result, tuple):
                 result = tokenizer.vocab, tokenizer.merges
@@ -229,13 +244,13 @@ def train_bpe(interpreter: Any, bound: Bound, given: Values, dtype: str) -> list
     vocabulary, merges = result if isinstance(result[0], dict) else result[::-1]
     if vocabulary and not isinstance(next(iter(vocabulary)), int):
         vocabulary = {id: token for token, id in vocabulary.items()}
-    ordered = sorted(merges, key=merges.get) if isinstance(merges, dict) else list(merges)
+    ordered = sorted(merges, key=lambda pair: merges[pair]) if isinstance(merges, dict) else list(merges)
     pairs = [[vocabulary[one] if isinstance(one, int) else one for one in pair] for pair in ordered]
     rows = np.array([[as_row(one) for one in pair] for pair in pairs], np.int64).reshape(len(pairs), 2, MOST_BYTES)
     return [rows, np.array([as_row(one) for one in vocabulary.values()], np.int64).reshape(-1, MOST_BYTES)]
 
 
-def tokenize(interpreter: Any, bound: Bound, given: Values, dtype: str) -> list[Any]:
+def use_tokenizer(interpreter: Any, bound: Bound, given: Values, dtype: str) -> list[Any]:
     """The ids of a text, or the bytes of the text of ids."""
     values = {
         **given,
@@ -258,17 +273,19 @@ def tokenize(interpreter: Any, bound: Bound, given: Values, dtype: str) -> list[
 
 
 def restore(interpreter: Any, bound: Bound, given: Values, dtype: str) -> list[Any]:
-    """Parameters, moments, their step and the iteration that a checkpoint gives back, side by side; −1 for None.
+    """Parameters, moments, step and iteration that a checkpoint gives back, in a row.
 
-    The function that saves and the one that loads are in one module, and differ in this word of their names.
+    An iteration of None is −1. The function that saves and the one that loads are in one module, and differ in this
+    word of their names.
     """
     import torch
 
     name = interpreter.target.__name__
     module = sys.modules[interpreter.target.__module__]
     save, load = (getattr(module, name.replace("load", "save").replace("save", one)) for one in ("save", "load"))
-    model, optimizer = make_trained(torch, given["w"], given["mean"], given["square"], int(given["step"]))
-    other, fresh = make_trained(torch, given["w"] * 0, None, None, 0)
+    arrays = [interpreter.from_numpy(given[one], dtype) for one in ("w", "mean", "square")]
+    model, optimizer = make_trained(torch, arrays, int(given["step"]))
+    other, fresh = make_trained(torch, [arrays[0] * 0], 0)
     with tempfile.TemporaryDirectory() as folder:
         place: Any = os.path.join(folder, "checkpoint.pt") if given["to"] == "path" else io.BytesIO()
         save(model, optimizer, int(given["iteration"]), place)
@@ -278,17 +295,18 @@ def restore(interpreter: Any, bound: Bound, given: Values, dtype: str) -> list[A
     state = fresh.state[other.weight]
     parts = [other.weight, *(state.get(one, torch.zeros_like(other.weight)) for one in ("exp_avg", "exp_avg_sq"))]
     numbers = [float(state.get("step", 0)), -1.0 if iteration is None else float(iteration)]
-    return [np.concatenate([flatten(interpreter, parts), numbers])]
+    return [np.concatenate([flatten_arrays(interpreter, parts), numbers])]
 
 
-def make_trained(torch: Any, weight: Any, mean: Any, square: Any, step: int) -> Any:
-    """Make a linear layer and its optimizer with given moments; None for an optimizer without a step."""
+def make_trained(torch: Any, arrays: Sequence[Any], step: int) -> Any:
+    """Make a linear layer and its optimizer from a weight and moments."""
+    weight, *moments = arrays
     model = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
-    model.weight.data = torch.tensor(weight, dtype=torch.float32)
+    model.weight.data = weight
     optimizer = torch.optim.AdamW(model.parameters())
-    if mean is not None:
-        moments = {"exp_avg": torch.tensor(mean).float(), "exp_avg_sq": torch.tensor(square).float()}
-        optimizer.state[model.weight] = {"step": torch.tensor(float(step)), **moments}
+    if moments:
+        state = dict(zip(("exp_avg", "exp_avg_sq"), moments, strict=True))
+        optimizer.state[model.weight] = {"step": torch.tensor(float(step)), **state}
     return model, optimizer
 
 
@@ -298,6 +316,6 @@ DRIVERS: dict[str, Callable[[Any, Bound, Values, str], list[Any]]] = {
     "each": call_each,
     "batches": draw_batches,
     "train": train_bpe,
-    "tokenize": tokenize,
+    "tokenize": use_tokenizer,
     "restore": restore,
 }

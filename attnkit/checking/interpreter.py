@@ -72,7 +72,10 @@ class Interpreter:
         return self.hold(find_target(self.module, name, expected), library or find_library(self.module))
 
     def hold(self, target: Any, library: str = "") -> dict[str, Any]:
-        """Hold an object as the implementation, or what a function without parameters returns; describe it."""
+        """Hold an object as the implementation; describe it.
+
+        Of a function without parameters it is what this returns, such as a class.
+        """
         library = library or find_library(sys.modules.get(target.__module__, target))
         name = getattr(target, "__name__", type(target).__name__)
         if inspect.isfunction(target) and not list_slots(target):
@@ -127,7 +130,6 @@ class Interpreter:
         if not arrays:
             raise Fault(f"it returned {type(result).__name__}, not an array")
         return [array for array, _ in arrays], {"dtype": arrays[0][1], "changed": changed}
-
 
     def drive(
         self, driver: str, bound: Mapping[str, str], given: Mapping[str, Any], dtype: str
@@ -259,11 +261,7 @@ def describe_exception(error: BaseException) -> str:
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
     room = os.path.dirname(describe_exception.__code__.co_filename)
-    own = [
-        frame
-        for frame in frames
-        if os.path.dirname(frame.filename) != room and not frame.filename.startswith("<")
-    ]
+    own = [frame for frame in frames if os.path.dirname(frame.filename) != room and not frame.filename.startswith("<")]
     user = [frame for frame in own if "site-packages" not in frame.filename] or own
     where = f" ({os.path.basename(user[-1].filename)}, line {user[-1].lineno})" if user else ""
     text = str(error).strip().splitlines()

@@ -13,6 +13,7 @@ from attnkit.errors import escaped
 from attnkit.records import Labels, Tensor, join_names
 
 MOST_CAUSES = 3  # slips that explain the differences equally, of which a sentence names so many
+ANY_ANSWER = "rounding in this dtype explains any answer"
 HIDDEN = "a known slip, whose name is hidden"
 
 
@@ -181,14 +182,16 @@ def describe_row(row: Tested) -> str:
     if row.status == "ok":
         return f"noise {row.expected.noise / (row.expected.scale or 1):.0e}" if row.expected.noise else ""
     if row.status == "note":
-        return f"{row.words or 'another answer'}, not counted ({row.drawn.case.note})"
-    if row.words:
-        return row.words
+        return f"{row.words or 'another answer'}, not counted ({row.drawn.case.note or ANY_ANSWER})"
+    if row.words or row.where:
+        return row.words or row.where
     return describe_place(row) if row.expected.array.ndim == 0 else f"first at {list(row.at)}"
 
 
 def describe_place(row: Tested) -> str:
     """The first wrong number beside what is expected there."""
+    if row.where:
+        return row.where
     assert row.outcome.array is not None
     got, wanted = (f"{array[row.at]:.6g}" for array in (row.outcome.array, row.expected.array))
     return f"{got}, expected {wanted}"

@@ -58,6 +58,7 @@ class Tested(NamedTuple):
     words    why it fails where no difference was measured, or what a note says
     at       the index of the first wrong number
     number   that of the case among all of the definition, from 1
+    where    what is wrong there in words, where the definition has some
     """
 
     drawn: Drawn
@@ -68,6 +69,7 @@ class Tested(NamedTuple):
     words: str = ""
     at: tuple[int, ...] = ()
     number: int = 0
+    where: str = ""
 
     @property
     def name(self) -> str:
@@ -216,7 +218,8 @@ class Examiner:
 
     def expect(self, choice: Choice, ways: Sequence[Way], drawn: Drawn) -> Expected:
         """The right answer of a case, with its noise."""
-        key = (choice, drawn.case.name, drawn.describe())
+        others = tuple(name if way.steps else "" for name, way in zip(choice, ways, strict=True))
+        key = (others, drawn.case.name, drawn.describe())
         if key not in self._expected:
             self._expected[key] = self.compute(drawn, {step: f for way in ways for step, f in way.steps.items()})
         return self._expected[key]
@@ -247,7 +250,7 @@ class Examiner:
     @quiet
     def compare(self, drawn: Drawn, outcome: Outcome, expected: Expected) -> Tested:
         """Compare an outcome with what is expected."""
-        wrong = "note" if drawn.case.note else "FAIL"
+        wrong = "note" if drawn.case.note or expected.noise > expected.scale else "FAIL"
         array = outcome.array
         if array is None:
             return Tested(drawn, wrong, outcome, expected, words=outcome.problem)
@@ -263,7 +266,9 @@ class Examiner:
         if bad.any() and not np.isfinite(array[bad]).all() and np.isfinite(expected.array[bad]).all():
             words = f"{array[bad][~np.isfinite(array[bad])][0]:g}"
         largest = float(np.nanmax(off[np.isfinite(off)], initial=0)) / (expected.scale or 1)
-        return Tested(drawn, wrong if bad.any() else "ok", outcome, expected, largest, words, at)
+        place = self.definition.place
+        where = f"{place(array, at)}, expected {place(expected.array, at)}" if place and at else ""
+        return Tested(drawn, wrong if bad.any() else "ok", outcome, expected, largest, words, at, where=where)
 
     # slips
 

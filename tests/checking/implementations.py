@@ -26,7 +26,8 @@ class Computed:
         arguments = {**dict.fromkeys(self.definition.arguments), **given}
         try:
             with np.errstate(all="ignore"):
-                return Outcome(work(steps, arguments, make_rounding(dtype, OTHER_ROUNDING))[answer].astype(np.float32))
+                change = [] if self.definition.is_exact else [make_rounding(dtype, OTHER_ROUNDING)]
+                return Outcome(work(steps, arguments, *change)[answer].astype(np.float32))
         except (ValueError, IndexError) as error:
             return Outcome(None, problem=str(error))
 

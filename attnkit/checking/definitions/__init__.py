@@ -4,12 +4,16 @@ attention  softmax and scaled dot-product attention
 batches    batches of a text at random places
 blocks     layers and whole models, composed of their parts
 checkpoints  model and optimizer, saved and loaded again
+convolutions  convolution over one and two dimensions
+formulas   formulas with other names of what they read
 heads      multi-head self-attention with its weights
 linear     the linear layer
 networks   activations, and the feed-forward network, gated or not
 norms      layer norm and RMS norm
-optimizers AdamW, gradient clipping, and a learning rate that warms up and follows a cosine
+optimizers  AdamW, gradient clipping, and a cosine schedule of the learning rate
 positions  rotary and sinusoidal positions
+recurrence RNN, GRU and LSTM
+sounds     log-mel spectrograms
 texts      embeddings, masks, cross-entropy
 tokenizers  byte-pair encoding, learned and applied
 """
@@ -20,12 +24,15 @@ from attnkit.checking.definitions import (
     batches,
     blocks,
     checkpoints,
+    convolutions,
     heads,
     linear,
     networks,
     norms,
     optimizers,
     positions,
+    recurrence,
+    sounds,
     texts,
     tokenizers,
 )
@@ -39,6 +46,9 @@ DEFINITIONS: dict[str, Definition] = {
     **positions.DEFINITIONS,
     **texts.DEFINITIONS,
     **blocks.DEFINITIONS,
+    **recurrence.DEFINITIONS,
+    **convolutions.DEFINITIONS,
+    **sounds.DEFINITIONS,
     **optimizers.DEFINITIONS,
     **batches.DEFINITIONS,
     **tokenizers.DEFINITIONS,

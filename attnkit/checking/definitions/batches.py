@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnkit.checking.definition import Argument, Case, Definition
+from attnkit.model.exercises.worked_steps import Formula
 from attnkit.model.slips import Slip
 
 LENGTH, ROWS, BLOCK = 23, 5, 7
@@ -33,7 +34,7 @@ def count_distinct(rows: Any) -> int:
 
 
 # property -> what it is of places of inputs and targets (N, B, T), and whether they are on the device
-PROPERTIES = {
+PROPERTIES: dict[str, Formula] = {
     "shape": lambda x, y, on_device: np.array([*x.shape[1:], *y.shape[1:]]),
     "distance": lambda x, y, on_device: the_only(np.diff(x, axis=-1)),
     "shift": lambda x, y, on_device: the_only(y - x),
@@ -67,7 +68,7 @@ def case(name: str, wanted: str, **given: Any) -> Case:
     return Case(name, lead=(), given={"data": draw_text, "property": wanted, **given}, needs=needs)
 
 
-def choose_property(  # noqa: PLR0913 - one of all the steps before
+def choose_property(
     property: str, shape: Any, distance: Any, shift: Any, first: Any, last: Any, starts: Any, rows_differ: Any,
     calls_differ: Any, on_device: Any,
 ) -> Any:  # fmt: skip
@@ -81,7 +82,9 @@ BATCH = Definition(
     {
         "data": Argument("L", "data dataset tokens x ids text_ids train_data arr"),
         "rows": Argument("", "rows batch_size batch bs b n", role="number"),
-        "block": Argument("", "block context_length block_size seq_len length sequence_length t context", role="number"),
+        "block": Argument(
+            "", "block context_length block_size seq_len length sequence_length t context", role="number"
+        ),
         "device": Argument("", "device", role="number"),
         "property": Argument("", ""),
         "calls": Argument("", ""),

@@ -3,7 +3,6 @@
 A part keeps its steps and its slips; in a whole its steps get a prefix, and read other steps in place of arguments.
 """
 
-import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ import numpy as np
 
 from attnkit.checking.definition import Argument, Case, Definition, Way
 from attnkit.checking.definitions.attention import POLARITIES, stable_softmax
+from attnkit.checking.definitions.formulas import rename, with_names
 from attnkit.checking.definitions.heads import ARGUMENTS as OF_HEADS
 from attnkit.checking.definitions.heads import CAUSAL, CONSTRUCT, MULTIHEAD, ROTARY
 from attnkit.checking.definitions.linear import layouts_of, with_bias
@@ -26,25 +26,6 @@ from attnkit.model.slips import NO_CAUSAL, Slip
 
 POST_NORM = "the norms follow the residuals (post-norm, not pre-norm)"
 STACKS = ("layers", "blocks", "h", "layer", "block", "encoder.layers", "decoder.layers")
-
-
-def rename(formula: Formula, names: Mapping[str, str | None]) -> Formula:
-    """A formula that reads other steps or arguments; one that is None is not given.
-
-    >>> inspect.signature(rename(lambda x, w, b: x @ w, {"x": "norm1", "b": None}))
-    <Signature (norm1, w, /)>
-    """
-    own = [*inspect.signature(formula).parameters]
-    read = [names.get(one, one) for one in own]
-
-    def renamed(*values: Any) -> Any:
-        rest = iter(values)
-        return formula(*[None if one is None else next(rest) for one in read])
-
-    renamed.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(one, inspect.Parameter.POSITIONAL_ONLY) for one in read if one is not None]
-    )
-    return renamed
 
 
 class Portion(NamedTuple):
@@ -200,10 +181,7 @@ def fuse(norm: Portion) -> Any:
             result = [*work(norm.definition.steps, own).values()][-1]
             return result + (found[then] if then else 0)
 
-        compute.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(one, inspect.Parameter.POSITIONAL_ONLY) for one in read]
-        )
-        return compute
+        return with_names(compute, read)
 
     return normalize
 

@@ -51,7 +51,10 @@ CHECKPOINT = Definition(
         Slip("the iteration is not returned", {"returned": lambda: -1}),
         Slip("the iteration is one too large", {"returned": lambda iteration: iteration + 1}),
         Slip("the iteration is 0", {"returned": lambda: 0}),
-        Slip("the first and the second moment are exchanged", {"first": lambda square: square, "second": lambda mean: mean}),
+        Slip(
+            "the first and the second moment are exchanged",
+            {"first": lambda square: square, "second": lambda mean: mean},
+        ),
     ),
     functions="save_checkpoint run_save_checkpoint load_checkpoint run_load_checkpoint",
     defaults={"step": 3, "iteration": 17},

@@ -273,6 +273,8 @@ ROTARY = MULTIHEAD._replace(
     },
     cases=(
         Case("positions from 0", given={"positions": count_positions}),
+        Case("biases", given={"positions": count_positions}, needs=BIASES),
+        Case("any mask", given={"positions": count_positions}, needs=("mask",)),
         Case("any positions", given={"positions": scatter_positions}, needs=("positions",)),
         Case("more tokens", lead=(3,), sizes={"T": 11}, given={"positions": count_positions}),
         Case("two heads", given={"heads": 2, "positions": count_positions}),

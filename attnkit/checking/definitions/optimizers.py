@@ -1,4 +1,4 @@
-"""AdamW, gradient clipping, and a learning rate that warms up and follows a cosine."""
+"""AdamW, gradient clipping, and a cosine schedule of the learning rate."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from attnkit.checking.definition import Argument, Case, Definition, Way
-from attnkit.checking.definitions.blocks import rename
+from attnkit.checking.definitions.formulas import rename
 from attnkit.model.exercises.worked_steps import Formula
 from attnkit.model.slips import Slip
 
@@ -32,10 +32,14 @@ ONE_STEP: dict[str, Formula] = {
     "direction": lambda mean_hat, root, eps: mean_hat / (root + eps),
     "moved": lambda decayed, direction, rate: decayed - rate * direction,
 }
-START = {"x0": lambda w, b: side_by_side(w, b), "mean0": lambda x0: x0 * 0, "square0": lambda x0: x0 * 0}
+START: dict[str, Formula] = {
+    "x0": lambda w, b: in_one_row(w, b),
+    "mean0": lambda x0: x0 * 0,
+    "square0": lambda x0: x0 * 0,
+}
 
 
-def side_by_side(w: Any, b: Any) -> Any:
+def in_one_row(w: Any, b: Any) -> Any:
     return np.concatenate([w.ravel(), b.ravel()])
 
 
@@ -57,7 +61,7 @@ def number_steps(**formulas: Callable[[int], Formula]) -> dict[str, Formula]:
 
 # what differs from one step to the next, made from its number
 NUMBERED: dict[str, Callable[[int], Formula]] = {
-    "handed": lambda at: lambda gw, gb: side_by_side(gw[at], gb[at]),
+    "handed": lambda at: lambda gw, gb: in_one_row(gw[at], gb[at]),
     "rate": lambda at: lambda lr, rates: lr if rates is None else rates[at],
     "correction1": lambda at: lambda beta1: 1 - beta1 ** (at + 1),
     "correction2": lambda at: lambda beta2: 1 - beta2 ** (at + 1),
@@ -70,7 +74,7 @@ def stack_steps() -> Formula:
     return rename(lambda a, b, c, d: np.stack([a, b, c, d]), dict(zip("abcd", own, strict=True)))
 
 
-ALL_STEPS = {**START, **number_steps(**NUMBERED), **repeat(ONE_STEP), "parameters": stack_steps()}
+ALL_STEPS: dict[str, Formula] = {**START, **number_steps(**NUMBERED), **repeat(ONE_STEP), "parameters": stack_steps()}
 
 
 def often(words: str, hint: str = "", **changes: Formula) -> Slip[Formula]:
@@ -110,7 +114,9 @@ ADAMW = Definition(
         "mean": number("mean m exp_avg m_t first_moment moment1 mt"),
         "square": number("square v exp_avg_sq v_t second_moment moment2 vt"),
         "step": number("step t it iteration step_count timestep"),
-        "config": number("config state"),
+        "config": number("config state")._replace(
+            collects={"lr": "learning_rate", "beta1": "beta1", "beta2": "beta2", "eps": "epsilon"}
+        ),
         "lr": number("lr learning_rate alpha eta step_size"),
         "beta1": number("beta1 beta_1 b1"),
         "beta2": number("beta2 beta_2 b2"),
@@ -130,7 +136,9 @@ ADAMW = Definition(
             decayed=lambda x: x,
         ),
         often("the decay is missing", decayed=lambda x: x),
-        often("the decay is not multiplied by the learning rate", decayed=lambda x, weight_decay: x * (1 - weight_decay)),
+        often(
+            "the decay is not multiplied by the learning rate", decayed=lambda x, weight_decay: x * (1 - weight_decay)
+        ),
         often("the decay has the wrong sign", decayed=lambda x, rate, weight_decay: x * (1 + rate * weight_decay)),
         often("the bias correction is missing", mean_hat=lambda mean: mean, square_hat=lambda square: square),
         often("the bias correction of the first moment is missing", mean_hat=lambda mean: mean),
@@ -156,7 +164,8 @@ ADAMW = Definition(
         often("eps is multiplied by 100", direction=lambda mean_hat, root, eps: mean_hat / (root + 100 * eps)),
         often("eps is divided by 100", direction=lambda mean_hat, root, eps: mean_hat / (root + eps / 100)),
         often(
-            "eps is ignored: it is always 1e-8", direction=lambda mean_hat, root, eps: mean_hat / (root + 1e-8 + 0 * eps)
+            "eps is ignored: it is always 1e-8",
+            direction=lambda mean_hat, root, eps: mean_hat / (root + 1e-8 + 0 * eps),
         ),
         Slip(
             "the betas are exchanged",
@@ -222,8 +231,8 @@ ADAMW = Definition(
     "AdamW adamw get_adamw_cls adamw_step AdamWOptimizer MyAdamW adamw_update",
     {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.0},
     drive="optimize",
-    expects="a class (params, lr, betas, eps, weight_decay) with step(), or a function (param, grad, m, v, t, lr, beta1, "
-    "beta2, eps, weight_decay) that returns param, m, v",
+    expects="a class (params, lr, betas, eps, weight_decay) with step(), or a function (param, grad, m, v, t, lr, "
+    "beta1, beta2, eps, weight_decay) that returns param, m, v",
 )
 
 # gradient clipping
@@ -249,7 +258,7 @@ CLIP = Definition(
         "frozen": number(""),
     },
     {
-        "all": lambda g1, g2: side_by_side(g1, g2),
+        "all": lambda g1, g2: in_one_row(g1, g2),
         "norm": lambda all: np.sqrt((all**2).sum()),
         "factor": lambda norm, max_norm: max_norm / (norm + EPS_OF_NORM),
         "limited": lambda factor: min(factor, 1.0),
@@ -268,15 +277,13 @@ CLIP = Definition(
         Slip(
             "each gradient is clipped by its own norm, not by that of all",
             {
-                "clipped": lambda g1, g2, max_norm: side_by_side(
+                "clipped": lambda g1, g2, max_norm: in_one_row(
                     *(g * min(1, max_norm / (np.sqrt((g**2).sum()) + EPS_OF_NORM)) for g in (g1, g2))
                 )
             },
             "the norm is that of all gradients at once",
         ),
-        Slip(
-            "the norm is the largest number, not the 2-norm", {"norm": lambda all: np.abs(all).max()}, "√Σ g² of all"
-        ),
+        Slip("the norm is the largest number, not the 2-norm", {"norm": lambda all: np.abs(all).max()}, "√Σ g² of all"),
         Slip("the norm is the sum of the numbers, not the 2-norm", {"norm": lambda all: np.abs(all).sum()}),
         Slip("the root of the norm is missing", {"norm": lambda all: (all**2).sum()}),
         Slip(
@@ -286,7 +293,8 @@ CLIP = Definition(
         Slip("the norm is that of the mean square", {"norm": lambda all: np.sqrt((all**2).mean())}),
         Slip("gradients below the limit are scaled up to it", {"limited": lambda factor: factor}),
         Slip(
-            "each number is clipped to ± the limit", {"clipped": lambda all, max_norm: np.clip(all, -max_norm, max_norm)}
+            "each number is clipped to ± the limit",
+            {"clipped": lambda all, max_norm: np.clip(all, -max_norm, max_norm)},
         ),
         Slip(
             "the gradients are unchanged: nothing is clipped in place",
@@ -298,7 +306,7 @@ CLIP = Definition(
             {"factor": lambda norm, max_norm: np.where(norm > max_norm, 1 / (norm + EPS_OF_NORM), 1)},
         ),
         Slip("eps is missing from the divisor", {"factor": lambda norm, max_norm: max_norm / norm}),
-        Slip("only the first gradient is clipped", {"clipped": lambda g1, g2, limited: side_by_side(g1 * limited, g2)}),
+        Slip("only the first gradient is clipped", {"clipped": lambda g1, g2, limited: in_one_row(g1 * limited, g2)}),
     ),
     {
         "eps": {
@@ -323,7 +331,7 @@ def steps_of(*numbers: int) -> Mapping[str, Formula]:
     return {"steps": lambda given, generator: np.array(numbers)}
 
 
-def cosine(done: Any, least: Any, most: Any) -> Any:
+def half_cosine(done: Any, least: Any, most: Any) -> Any:
     return least + (most - least) * (1 + np.cos(np.pi * done)) / 2
 
 
@@ -341,7 +349,7 @@ SCHEDULE = Definition(
     {
         "rising": lambda steps, most, warmup: most * steps / warmup,
         "done": lambda steps, warmup, total: (steps - warmup) / (total - warmup),
-        "falling": lambda done, least, most: cosine(done, least, most),
+        "falling": lambda done, least, most: half_cosine(done, least, most),
         "after": lambda falling, steps, least, total: np.where(steps > total, least, falling),
         "rate": lambda rising, after, steps, warmup: np.where(steps < warmup, rising, after),
     },
@@ -363,7 +371,10 @@ SCHEDULE = Definition(
             "the warm-up is off by one: it ends one step late",
             {"rising": lambda steps, most, warmup: most * steps / (warmup + 1)},
         ),
-        Slip("the warm-up counts from 1 to warm-up + 1", {"rising": lambda steps, most, warmup: most * (steps + 1) / (warmup + 1)}),
+        Slip(
+            "the warm-up counts from 1 to warm-up + 1",
+            {"rising": lambda steps, most, warmup: most * (steps + 1) / (warmup + 1)},
+        ),
         Slip(
             "the warm-up starts at the floor, not at 0",
             {"rising": lambda steps, most, least, warmup: least + (most - least) * steps / warmup},
@@ -381,18 +392,22 @@ SCHEDULE = Definition(
         ),
         Slip(
             "there is no floor: the cosine falls to 0",
-            {"falling": lambda done, most: cosine(done, 0, most), "after": lambda falling, steps, total: np.where(steps > total, 0, falling)},
+            {
+                "falling": lambda done, most: half_cosine(done, 0, most),
+                "after": lambda falling, steps, total: np.where(steps > total, 0, falling),
+            },
         ),
         Slip(
-            "there is no floor before the end: the cosine falls to 0", {"falling": lambda done, most: cosine(done, 0, most)}
+            "there is no floor before the end: the cosine falls to 0",
+            {"falling": lambda done, most: half_cosine(done, 0, most)},
         ),
         Slip(
             "the floor is the least of the rate, not the end of the cosine",
-            {"falling": lambda done, least, most: np.maximum(cosine(done, 0, most), least)},
+            {"falling": lambda done, least, most: np.maximum(half_cosine(done, 0, most), least)},
         ),
         Slip(
             "the floor is added to the whole cosine",
-            {"falling": lambda done, least, most: least + cosine(done, 0, most)},
+            {"falling": lambda done, least, most: least + half_cosine(done, 0, most)},
         ),
         Slip("the cosine starts at step 0, not after the warm-up", {"done": lambda steps, total: steps / total}),
         Slip(
@@ -406,7 +421,7 @@ SCHEDULE = Definition(
         Slip("the decay is a line, not a cosine", {"falling": lambda done, least, most: most + (least - most) * done}),
         Slip(
             "it is a whole period of the cosine, not half of one",
-            {"falling": lambda done, least, most: cosine(2 * done, least, most)},
+            {"falling": lambda done, least, most: half_cosine(2 * done, least, most)},
         ),
         Slip(
             "it is a quarter of the cosine",
@@ -416,7 +431,9 @@ SCHEDULE = Definition(
             "the factor ½ of the cosine is missing",
             {"falling": lambda done, least, most: least + (most - least) * (1 + np.cos(np.pi * done))},
         ),
-        Slip("the cosine has the wrong sign", {"falling": lambda done, least, most: cosine(1 - done, least, most)}),
+        Slip(
+            "the cosine has the wrong sign", {"falling": lambda done, least, most: half_cosine(1 - done, least, most)}
+        ),
     ),
     functions="get_lr_cosine_schedule get_lr cosine_schedule lr_cosine_schedule cosine_lr run_get_lr_cosine_schedule "
     "lr_schedule get_cosine_lr cosine_learning_rate_schedule",

@@ -3,6 +3,7 @@
 Texts and bytes cross as numbers: a token is a row of its bytes, filled with −1.
 """
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from attnkit.checking.definition import Argument, Case, Definition
-from attnkit.checking.drivers import as_row
+from attnkit.checking.drivers import MOST_BYTES, as_row
 from attnkit.model.slips import Slip
 
 Pair = tuple[bytes, bytes]
@@ -39,7 +40,7 @@ def split_special(text: str, special: Sequence[str], longest_first: bool = True)
     return [part for part in re.split(f"({'|'.join(map(re.escape, ordered))})", text) if part]
 
 
-def split_text(text: str, way: float) -> list[str]:
+def split_to_words(text: str, way: float) -> list[str]:
     """The words of a text: those of GPT-2, words without spaces, or the whole text."""
     return [WORDS.findall(text), text.split(), [text]][int(way)]
 
@@ -48,7 +49,9 @@ GPT2, SPACES, WHOLE = 0.0, 1.0, 2.0
 
 
 def learn_merges(words: Mapping[tuple[bytes, ...], int], most: int, prefers_greater: bool = True) -> list[Pair]:
-    """Merge the most frequent pair of tokens again and again; of equal ones the greater.
+    """Merge the most frequent pair of tokens again and again.
+
+    Of equally frequent ones it is the greater.
 
     >>> learn_merges({(b"a", b"b", b"c"): 2, (b"b", b"c"): 1}, 2)
     [(b'b', b'c'), (b'a', b'bc')]
@@ -57,21 +60,21 @@ def learn_merges(words: Mapping[tuple[bytes, ...], int], most: int, prefers_grea
     while len(merges) < most:
         pairs: Counter[Pair] = Counter()
         for word, count in words.items():
-            for pair in zip(word, word[1:], strict=False):
+            for pair in itertools.pairwise(word):
                 pairs[pair] += count
         if not pairs:
             break
         largest = max(pairs.values())
         ties = [pair for pair, count in pairs.items() if count == largest]
         merges.append(max(ties) if prefers_greater else min(ties))
-        words = {tuple(merge(word, merges[-1])): count for word, count in words.items()}
+        words = {tuple(merge_pair(word, merges[-1])): count for word, count in words.items()}
     return merges
 
 
-def merge(word: Sequence[bytes], pair: Pair) -> list[bytes]:
+def merge_pair(word: Sequence[bytes], pair: Pair) -> list[bytes]:
     """Merge each occurrence of a pair, from the left.
 
-    >>> merge([b"a", b"a", b"a"], (b"a", b"a"))
+    >>> merge_pair([b"a", b"a", b"a"], (b"a", b"a"))
     [b'aa', b'a']
     """
     merged: list[bytes] = []
@@ -91,16 +94,23 @@ def as_bytes(word: str) -> tuple[bytes, ...]:
 
 
 def learn(
-    text: str, size: float, special: Sequence[str], greater: float, removed: float, way: float, counted: float, more: float
+    text: str,
+    size: float,
+    special: Sequence[str],
+    greater: float,
+    removed: float,
+    way: float,
+    counted: float,
+    more: float,
 ) -> list[Pair]:
     """The merges of a text for a vocabulary of some size."""
     parts = [part for part in split_special(text, special if removed else []) if part not in special or not removed]
-    counts = Counter(as_bytes(word) for part in parts for word in split_text(part, way))
+    counts = Counter(as_bytes(word) for part in parts for word in split_to_words(part, way))
     words = counts if counted else dict.fromkeys(counts, 1)
     return learn_merges(words, int(size) - 256 - len(special) + int(more), bool(greater))
 
 
-def as_rows(tokens: Iterable[Any]) -> Any:
+def rows_of_tokens(tokens: Iterable[Any]) -> Any:
     return np.array([as_row(one) for one in tokens])
 
 
@@ -111,18 +121,19 @@ def sort_rows(rows: Any) -> Any:
 def measure_training(given: Any, arrays: Any) -> Any:
     """The merges, or the tokens of the vocabulary in order."""
     merges, vocabulary = arrays
-    return sort_rows(vocabulary) if given["part"] == "vocabulary" else merges.reshape(-1, merges.shape[-1])
+    return sort_rows(vocabulary) if given["part"] == "vocabulary" else merges
 
 
-def find_answer(part: str, merges: Any, size: float, special: Sequence[str], has_special: float, has_bytes: float) -> Any:
+def find_answer(
+    part: str, merges: Any, size: float, special: Sequence[str], has_special: float, has_bytes: float
+) -> Any:
     """What `measure_training` makes of the right answer: rows of tokens."""
     if part != "vocabulary":
         return merges
-    learned = merges.reshape(-1, 2, merges.shape[-1])
-    joined = [[one for one in (*first, *second) if one >= 0] for first, second in learned]
+    joined = [[one for one in (*first, *second) if one >= 0] for first, second in merges]
     tokens = [bytes(map(int, one)) for one in joined]
     return sort_rows(
-        as_rows(
+        rows_of_tokens(
             [*tokens, *([one.encode() for one in special] if has_special else [])]
             + ([bytes([one]) for one in range(256)] if has_bytes else [])
         )
@@ -143,10 +154,10 @@ def describe_token(row: Any) -> str:
 
 
 def describe_learned(answer: Any, at: tuple[int, ...]) -> str:
-    """The pair of a merge, or the token."""
-    row = at[0] // 2 * 2
-    pair = [describe_token(one) for one in answer[row : row + 2]]
-    return f"merge {row // 2 + 1} is {' + '.join(pair)}"
+    """The pair of a merge, or a token of the vocabulary."""
+    if answer.ndim == 2:
+        return f"token {describe_token(answer[at[0]])}"
+    return f"merge {at[0] + 1} {' + '.join(map(describe_token, answer[at[0]]))}"
 
 
 OPTIONS = {
@@ -175,9 +186,9 @@ TRAIN = Definition(
     },
     {
         **OPTIONS,
-        "merges": lambda text, size, special, greater, removed, way, counted, more: as_rows(
+        "merges": lambda text, size, special, greater, removed, way, counted, more: rows_of_tokens(
             token for pair in learn(text, size, special, greater, removed, way, counted, more) for token in pair
-        ),
+        ).reshape(-1, 2, MOST_BYTES),
         "answer": lambda part, merges, size, special, has_special, has_bytes: find_answer(
             part, merges, size, special, has_special, has_bytes
         ),
@@ -203,18 +214,23 @@ TRAIN = Definition(
             {"removed": lambda: 0},
             "split the text at them first",
         ),
-        Slip("words are split at spaces, which are dropped", {"way": lambda: SPACES}, "a space belongs to the next word"),
+        Slip(
+            "words are split at spaces, which are dropped", {"way": lambda: SPACES}, "a space belongs to the next word"
+        ),
         Slip("the text is not split to words: merges cross them", {"way": lambda: WHOLE}),
         Slip("each different word counts once, not as often as it occurs", {"counted": lambda: 0}),
-        Slip("there is one merge too many: the special tokens are not counted in the size", {"more": lambda special: len(special)}),
+        Slip(
+            "there is one merge too many: the special tokens are not counted in the size",
+            {"more": lambda special: len(special)},
+        ),
         Slip("there is one merge too few", {"more": lambda: -1}),
         Slip("the vocabulary lacks the special tokens", {"has_special": lambda: 0}),
         Slip("the vocabulary lacks the 256 bytes", {"has_bytes": lambda: 0}),
     ),
     functions="train_bpe run_train_bpe train_tokenizer bpe_train BasicTokenizer train",
     drive="train",
-    expects="a function (input_path or text, vocab_size, special_tokens) that returns the vocabulary, id to bytes, and the "
-    "merges, pairs of bytes; or a class with train(text, vocab_size)",
+    expects="a function (input_path or text, vocab_size, special_tokens) that returns the vocabulary, id to bytes, and "
+    "the merges, pairs of bytes; or a class with train(text, vocab_size)",
     measure=measure_training,
     is_exact=True,
     place=describe_learned,
@@ -243,7 +259,7 @@ def encode_word(word: str, merges: Sequence[Pair], way: float) -> list[bytes]:
             tokens = tokens if at is None else [*tokens[:at], b"".join(tokens[at : at + 2]), *tokens[at + 2 :]]
         return tokens
     for pair in merges if way == RANKS else merges[::-1]:
-        tokens = merge(tokens, pair)
+        tokens = merge_pair(tokens, pair)
     return tokens
 
 
@@ -260,8 +276,15 @@ def take_longest(data: bytes, tokens: set[bytes]) -> list[bytes]:
     return found
 
 
-def encode_text(
-    text: str, vocabulary: Sequence[str], merges: Any, special: Sequence[str], kept: float, first: float, way: float, by: float
+def ids_of_text(
+    text: str,
+    vocabulary: Sequence[str],
+    merges: Any,
+    special: Sequence[str],
+    kept: float,
+    first: float,
+    way: float,
+    by: float,
 ) -> Any:
     """The ids of a text."""
     ids = {token.encode("latin-1"): id for id, token in reversed([*enumerate(vocabulary)])}
@@ -269,7 +292,7 @@ def encode_text(
     known = special if kept else []
     tokens: list[bytes] = []
     for part in split_special(text, known, bool(first)):
-        words = [] if part in known else split_text(part, way)
+        words = [] if part in known else split_to_words(part, way)
         tokens += [part.encode()] if part in known else [one for word in words for one in encode_word(word, pairs, by)]
     return np.array([ids[one] for one in tokens], int)
 
@@ -301,7 +324,7 @@ def of_bpe(special: Sequence[str]) -> dict[str, Any]:
 
 def ids_of(text: str, special: Sequence[str] = SPECIAL[:1]) -> list[int]:
     given = of_bpe(special)
-    ids = encode_text(text, given["vocabulary"], given["merges"], given["special"], 1, 1, GPT2, RANKS)
+    ids = ids_of_text(text, given["vocabulary"], given["merges"], given["special"], 1, 1, GPT2, RANKS)
     return [int(one) for one in ids]
 
 
@@ -327,7 +350,7 @@ BPE = Definition(
         "answer": lambda task, text, ids, vocabulary, merges, special, kept, first, way, by, whole: (
             decode_ids(ids, vocabulary, whole)
             if task == "decode"
-            else encode_text(text, vocabulary, merges, special, kept, first, way, by)
+            else ids_of_text(text, vocabulary, merges, special, kept, first, way, by)
         ),
     },
     {},
@@ -361,7 +384,9 @@ BPE = Definition(
         ),
         Slip("each merge is applied once, not to all its occurrences", {"by": lambda: ONCE}),
         Slip("the merges are applied from the last to the first", {"by": lambda: REVERSED}),
-        Slip("words are split at spaces, which are dropped", {"way": lambda: SPACES}, "a space belongs to the next word"),
+        Slip(
+            "words are split at spaces, which are dropped", {"way": lambda: SPACES}, "a space belongs to the next word"
+        ),
         Slip("the text is not split to words: merges cross them", {"way": lambda: WHOLE}),
         Slip(
             "each token is decoded by itself, so that letters of several bytes are lost",
