@@ -208,12 +208,14 @@ def collect_batches(interpreter: Any, bound: Bound, given: Values) -> list[Any]:
     for one in calls:
         if not isinstance(one, (tuple, list)) or len(one) != 2:
             raise TypeError(f"it returned {type(one).__name__}, not inputs and targets")
-    devices = [str(getattr(part, "device", given["device"])) for one in calls for part in one]
-    if any(one.startswith("meta") for one in devices):
+    wanted = given["device"]
+    is_placed = interpreter.library != "numpy"  # whose arrays have no other device
+    devices = [str(getattr(part, "device", wanted)) if is_placed else wanted for one in calls for part in one]
+    if is_placed and any(one.startswith("meta") for one in devices):
         arrays = [np.zeros((len(calls), *calls[0][at].shape)) for at in (0, 1)]
     else:
         arrays = [np.stack([interpreter.to_numpy(one[at]) for one in calls]) for at in (0, 1)]
-    return [*arrays, np.array([one.startswith(given["device"]) for one in devices])]
+    return [*arrays, np.array([one.startswith(wanted) for one in devices])]
 
 
 # tokenizers
@@ -283,7 +285,7 @@ def restore(interpreter: Any, bound: Bound, given: Values, dtype: str) -> list[A
     name = interpreter.target.__name__
     module = sys.modules[interpreter.target.__module__]
     save, load = (getattr(module, name.replace("load", "save").replace("save", one)) for one in ("save", "load"))
-    arrays = [interpreter.from_numpy(given[one], dtype) for one in ("w", "mean", "square")]
+    arrays = [torch.from_numpy(given[one]).to(getattr(torch, dtype)) for one in ("w", "mean", "square")]
     model, optimizer = make_trained(torch, arrays, int(given["step"]))
     other, fresh = make_trained(torch, [arrays[0] * 0], 0)
     with tempfile.TemporaryDirectory() as folder:

@@ -6,7 +6,7 @@ Texts and bytes cross as numbers: a token is a row of its bytes, filled with −
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,10 +48,12 @@ def split_to_words(text: str, way: float) -> list[str]:
 GPT2, SPACES, WHOLE = 0.0, 1.0, 2.0
 
 
-def learn_merges(words: Mapping[tuple[bytes, ...], int], most: int, prefers_greater: bool = True) -> list[Pair]:
+def learn_merges(
+    words: Mapping[tuple[bytes, ...], int], most: int, choose: Callable[[list[Pair]], Pair] = max
+) -> list[Pair]:
     """Merge the most frequent pair of tokens again and again.
 
-    Of equally frequent ones it is the greater.
+    choose  of equally frequent ones in the order of the text: the greater by default
 
     >>> learn_merges({(b"a", b"b", b"c"): 2, (b"b", b"c"): 1}, 2)
     [(b'b', b'c'), (b'a', b'bc')]
@@ -65,8 +67,8 @@ def learn_merges(words: Mapping[tuple[bytes, ...], int], most: int, prefers_grea
         if not pairs:
             break
         largest = max(pairs.values())
-        ties = [pair for pair, count in pairs.items() if count == largest]
-        merges.append(max(ties) if prefers_greater else min(ties))
+        ties = [pair for pair, count in pairs.items() if count == largest]  # the first seen is the first
+        merges.append(choose(ties))
         words = {tuple(merge_pair(word, merges[-1])): count for word, count in words.items()}
     return merges
 
@@ -92,12 +94,15 @@ def as_bytes(word: str) -> tuple[bytes, ...]:
 
 # learning
 
+TIES: tuple[Callable[[list[Pair]], Pair], ...] = (max, min, lambda ties: ties[0])
+GREATER, LESSER, FIRST = 0.0, 1.0, 2.0
+
 
 def learn(
     text: str,
     size: float,
     special: Sequence[str],
-    greater: float,
+    tie: float,
     removed: float,
     way: float,
     counted: float,
@@ -107,10 +112,10 @@ def learn(
     parts = [part for part in split_special(text, special if removed else []) if part not in special or not removed]
     counts = Counter(as_bytes(word) for part in parts for word in split_to_words(part, way))
     words = counts if counted else dict.fromkeys(counts, 1)
-    return learn_merges(words, int(size) - 256 - len(special) + int(more), bool(greater))
+    return learn_merges(words, int(size) - 256 - len(special) + int(more), TIES[int(tie)])
 
 
-def rows_of_tokens(tokens: Iterable[Any]) -> Any:
+def byte_rows(tokens: Iterable[Any]) -> Any:
     return np.array([as_row(one) for one in tokens])
 
 
@@ -133,7 +138,7 @@ def find_answer(
     joined = [[one for one in (*first, *second) if one >= 0] for first, second in merges]
     tokens = [bytes(map(int, one)) for one in joined]
     return sort_rows(
-        rows_of_tokens(
+        byte_rows(
             [*tokens, *([one.encode() for one in special] if has_special else [])]
             + ([bytes([one]) for one in range(256)] if has_bytes else [])
         )
@@ -161,7 +166,7 @@ def describe_learned(answer: Any, at: tuple[int, ...]) -> str:
 
 
 OPTIONS = {
-    "greater": lambda: 1,
+    "tie": lambda: GREATER,
     "removed": lambda: 1,
     "way": lambda: GPT2,
     "counted": lambda: 1,
@@ -186,8 +191,8 @@ TRAIN = Definition(
     },
     {
         **OPTIONS,
-        "merges": lambda text, size, special, greater, removed, way, counted, more: rows_of_tokens(
-            token for pair in learn(text, size, special, greater, removed, way, counted, more) for token in pair
+        "merges": lambda text, size, special, tie, removed, way, counted, more: byte_rows(
+            token for pair in learn(text, size, special, tie, removed, way, counted, more) for token in pair
         ).reshape(-1, 2, MOST_BYTES),
         "answer": lambda part, merges, size, special, has_special, has_bytes: find_answer(
             part, merges, size, special, has_special, has_bytes
@@ -206,7 +211,12 @@ TRAIN = Definition(
     (
         Slip(
             "of equally frequent pairs the lesser one is merged, not the greater",
-            {"greater": lambda: 0},
+            {"tie": lambda: LESSER},
+            "max(pairs, key=lambda pair: (count, pair))",
+        ),
+        Slip(
+            "of equally frequent pairs the first one in the text is merged, not the greater",
+            {"tie": lambda: FIRST},
             "max(pairs, key=lambda pair: (count, pair))",
         ),
         Slip(
@@ -240,7 +250,7 @@ TRAIN = Definition(
 
 SPECIAL = (END, DOUBLE_END)
 ACROSS = (b"t", b" ")  # which no word has
-LEARNED = [ACROSS, *learn(TEXT, 256 + 40, [END], 1, 1, GPT2, 1, 1)]
+LEARNED = [ACROSS, *learn(TEXT, 256 + 40, [END], GREATER, 1, GPT2, 1, 1)]
 VOCABULARY = [
     *(bytes([one]) for one in range(256)),
     *(one + other for one, other in LEARNED),
