@@ -227,7 +227,7 @@ def as_row(token: Any) -> list[int]:
     return [*data[:MOST_BYTES], *[-1] * (MOST_BYTES - len(data))]
 
 
-def train_bpe(interpreter: Any, bound: Bound, given: Values, dtype: str) -> list[Any]:
+def use_trainer(interpreter: Any, bound: Bound, given: Values, dtype: str) -> list[Any]:
     """Merges (M, 2, bytes) and vocabulary (V, bytes) that were trained on a text."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "corpus.txt")
@@ -317,7 +317,7 @@ DRIVERS: dict[str, Callable[[Any, Bound, Values, str], list[Any]]] = {
     "clip": clip_norms,
     "each": call_each,
     "batches": draw_batches,
-    "train": train_bpe,
+    "train": use_trainer,
     "tokenize": use_tokenizer,
     "restore": restore,
 }

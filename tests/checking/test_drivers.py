@@ -1,17 +1,27 @@
 """Implementations that are no function of arrays: optimizers, clipping, batches, tokenizers, checkpoints."""
 
-import json
-
 import numpy as np
 import pytest
 
 from attnkit.checking.callees import open_object
 from attnkit.checking.definitions import DEFINITIONS
-from attnkit.checking.definitions.tokenizers import LEARNED, VOCABULARY, ids_of, learn, learn_merges
+from attnkit.checking.definitions.tokenizers import (
+    END,
+    GPT2,
+    GREATER,
+    LEARNED,
+    LESSER,
+    TEXT,
+    VOCABULARY,
+    ids_of,
+    learn,
+    learn_merges,
+)
 from attnkit.checking.verdict import Examiner
-from attnkit.tokenizers.auto import load_tokenizer
-from attnkit.tokenizers.files import TokenizerFolder
-from tests.checking import course_adapters as right
+from attnkit.tokenizers.bpe import make_bpe, train_bpe
+from tests.checking.implementations import AdamW, Tokenizer
+
+DRAWS = np.random.default_rng(0)
 
 
 def judge(function, name, library="numpy"):
@@ -51,7 +61,7 @@ def moments_that_are_lost(parameter, grad, m, v, t, lr, beta1, beta2, eps, weigh
     return adam_of_one(parameter * (1 - lr * weight_decay), grad, m, v, t, lr, beta1, beta2, eps)[0]
 
 
-@pytest.mark.parametrize("function", [adam_of_one, adam_of_config, right.AdamW])
+@pytest.mark.parametrize("function", [adam_of_one, adam_of_config, AdamW])
 def test_an_optimizer_is_a_class_or_a_function_of_moments_or_of_a_configuration(function):
     assert judge(function, "adamw").is_right
 
@@ -120,7 +130,7 @@ def test_gradients_may_be_clipped_in_place_or_be_returned():
 
 def test_properties_of_batches_are_judged_not_their_numbers():
     def cut(data, batch_size, block_size, after=1, last=0, same=False):
-        starts = right.DRAWS.integers(0, len(data) - block_size - last, batch_size)
+        starts = DRAWS.integers(0, len(data) - block_size - last, batch_size)
         starts = starts * 0 + starts[0] if same else starts
         rows = starts[:, None] + np.arange(block_size)
         return data[rows], data[np.minimum(rows + after, len(data) - 1)]
@@ -147,37 +157,18 @@ def test_merges_are_those_of_the_example_of_sennrich():
     assert [first + b" " + second for first, second in found] == [b"s t", b"e st", b"o w", b"l ow", b"w est", b"n e"]
 
 
-def test_ids_are_those_of_the_tokenizers_library(tmp_path):
-    letters = {one: chr(one) if 33 <= one <= 126 or 161 <= one <= 172 or one >= 174 else None for one in range(256)}
-    free = iter(range(256, 400))
-    letters = {one: letter or chr(next(free)) for one, letter in letters.items()}  # as GPT-2 writes bytes
-
-    def spell(token):
-        return "".join(letters[one] for one in token)
-
-    merges = [f"{spell(one)} {spell(other)}" for one, other in LEARNED]
-    vocabulary = {spell(token): id for id, token in reversed([*enumerate(VOCABULARY[: 256 + len(LEARNED)])])}
-    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
-    (tmp_path / "merges.txt").write_text("\n".join(merges))
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    tokenizer = load_tokenizer(TokenizerFolder(str(tmp_path)))
+def test_ids_are_those_of_a_tokenizer_in_memory():
+    tokenizer = make_bpe(dict(enumerate(VOCABULARY[: 256 + len(LEARNED)])), LEARNED)
     for text in ("the lowest of the newest: it's 1024!", "née Zoë 数 🙂", "a  b \n\n c  ", "hahahaha lowlow"):
-        assert tokenizer.encode(text).ids == ids_of(text, ())
+        assert [VOCABULARY[one] for one in tokenizer.encode(text).ids] == [VOCABULARY[one] for one in ids_of(text, ())]
 
 
-def test_the_ties_of_training_are_those_of_the_library_where_there_are_none():
-    tokenizers = pytest.importorskip("tokenizers")
-    text = "aaaaabbbbcccd " * 3 + "aaab aab ab"
-    trained = tokenizers.Tokenizer(tokenizers.models.BPE())
-    trained.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=256 + 3, initial_alphabet=alphabet, show_progress=False)
-    trained.train_from_iterator([text], trainer)
-    merges = [tuple(one) for one in json.loads(trained.to_str())["model"]["merges"]]
-    assert [(a.decode(), b.decode()) for a, b in learn(text, 256 + 3, [], 0, 1, 0, 1, 0)] == merges
+def test_merges_are_those_of_training_in_memory():
+    for size in (256 + 1 + 12, 256 + 1 + 40):
+        assert learn(TEXT, size, [END], GREATER, 1, GPT2, 1, 0) == train_bpe([TEXT], size, [END])[1]
 
 
-class Longest(right.Tokenizer):
+class Longest(Tokenizer):
     def encode_part(self, part):
         data, found = part.encode(), []
         while data:
@@ -187,13 +178,13 @@ class Longest(right.Tokenizer):
         return found
 
 
-class ShorterFirst(right.Tokenizer):
+class ShorterFirst(Tokenizer):
     def __init__(self, vocab, merges, special_tokens):
         super().__init__(vocab, merges, special_tokens)
         self.special = special_tokens or []
 
 
-class OneByOne(right.Tokenizer):
+class OneByOne(Tokenizer):
     def decode(self, ids):
         return "".join(self.tokens[one].decode("utf-8", "replace") for one in ids)
 
@@ -216,7 +207,7 @@ def test_a_tokenizer_that_takes_the_longest_token_is_seen():
 def test_the_first_wrong_merge_is_shown():
     def of_the_lesser(text, vocab_size, special_tokens):
         vocabulary = [bytes([one]) for one in range(256)]
-        found = learn(text, vocab_size, special_tokens, 1, 1, 0, 1, 0)
+        found = learn(text, vocab_size, special_tokens, LESSER, 1, GPT2, 1, 0)
         tokens = [*vocabulary, *(one + other for one, other in found), *(one.encode() for one in special_tokens)]
         return dict(enumerate(tokens)), found
 

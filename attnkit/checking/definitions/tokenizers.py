@@ -14,8 +14,7 @@ import numpy as np
 from attnkit.checking.definition import Argument, Case, Definition
 from attnkit.checking.drivers import MOST_BYTES, as_row
 from attnkit.model.slips import Slip
-
-Pair = tuple[bytes, bytes]
+from attnkit.tokenizers.bpe import Pair, merge_pair
 
 # the words of GPT-2: contractions, letters, digits and others, each with one space before it, and other spaces
 WORDS = re.compile(r"'(?:[sdmt]|ll|ve|re)| ?[^\W\d_]+| ?\d+| ?(?:[^\w\s]|_)+|\s+(?!\S)|\s+")
@@ -71,21 +70,6 @@ def learn_merges(
         merges.append(choose(ties))
         words = {tuple(merge_pair(word, merges[-1])): count for word, count in words.items()}
     return merges
-
-
-def merge_pair(word: Sequence[bytes], pair: Pair) -> list[bytes]:
-    """Merge each occurrence of a pair, from the left.
-
-    >>> merge_pair([b"a", b"a", b"a"], (b"a", b"a"))
-    [b'aa', b'a']
-    """
-    merged: list[bytes] = []
-    at = 0
-    while at < len(word):
-        is_pair = tuple(word[at : at + 2]) == pair
-        merged.append(b"".join(word[at : at + 2]) if is_pair else word[at])
-        at += 2 if is_pair else 1
-    return merged
 
 
 def as_bytes(word: str) -> tuple[bytes, ...]:
