@@ -90,7 +90,7 @@ class Definition(NamedTuple):
     construct    what a class is constructed with: sizes and numbers by the names of its parameters
     answer       the axes of the answer
     drive        the driver by which an implementation is used that is no function of arrays
-    expects      what such an implementation looks like
+    expects      what an implementation looks like, where its arguments do not tell
     measure      (given, arrays) -> what is compared of the answer, where many answers are right
     is_exact     whether the answer has whole numbers, which are compared exactly
     place        (answer, index) -> what an answer has there, in words

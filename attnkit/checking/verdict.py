@@ -5,7 +5,7 @@ implementation, to either side at random.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -165,7 +165,8 @@ class Examiner:
                 break
         trials.sort(key=lambda trial: len(trial.failing))  # stable: of equal ones the most usual
         best, causes = self.find_cause(trials)
-        found = tuple(way.words for way in best.ways if way.words and self.tells(way, best))
+        chosen = zip(best.ways, self.conventions.values(), strict=True)
+        found = tuple(way.words for way, rows in chosen if way.words and self.tells(rows.values(), best))
         smallest = None if causes or not best.failing else self.shrink(best, best.failing[0])
         return Findings(self.definition, tuple(best.rows), found, tuple(causes), smallest)
 
@@ -175,10 +176,12 @@ class Examiner:
         usual = [next(iter(rows)) for rows in self.conventions.values()]
         return sorted(itertools.product(*ways), key=lambda one: sum(a != b for a, b in zip(one, usual, strict=True)))
 
-    def tells(self, way: Way, trial: Trial) -> bool:
-        """Whether a way changes what some case of a trial reads or should answer."""
-        names = {*way.send, *way.exchange}
-        return bool(way.steps) or any(names & {*row.drawn.given} for row in trial.rows if row.status != "skip")
+    def tells(self, ways: Iterable[Way], trial: Trial) -> bool:
+        """Whether a convention changes what some case of a trial reads or should answer."""
+        names = {name for way in ways for name in (*way.send, *way.exchange)}
+        return any(way.steps for way in ways) or any(
+            names & {*row.drawn.given} for row in trial.rows if row.status != "skip"
+        )
 
     def try_choice(self, choice: Choice, drawn: Sequence[Drawn]) -> Trial:
         """The rows of all cases with a choice of conventions."""

@@ -111,6 +111,9 @@ CONVENTIONS = {
     },
     "state": {"plain": Way(), "layers": Way("the first state has an axis of layers", send={"h0": lambda h: h[None]})},
 }
+EXPECTED = (
+    "a class (input_size, hidden_size), or a function of x (..., T, D), weight_ih, weight_hh, bias_ih, bias_hh, h0"
+)
 SIZES = {"T": 4, "D": 3, "H": 5}
 CONSTRUCT = {
     "D": "input_size input_dim d_in embed_dim input_width in_features d",
@@ -239,6 +242,7 @@ RNN = Definition(
     },
     "rnn RNN rnn_forward VanillaRNN SimpleRNN run_rnn rnn_layer",
     construct=CONSTRUCT,
+    expects=EXPECTED,
 )
 
 # GRU
@@ -317,6 +321,7 @@ GRU = Definition(
     },
     "gru GRU gru_forward run_gru gru_layer",
     construct=CONSTRUCT,
+    expects=f"{EXPECTED}; or with the weights of each gate: wr, wz, wn, ur, …, br, …",
 )
 
 # LSTM
@@ -405,6 +410,7 @@ LSTM = Definition(
     },
     "lstm LSTM lstm_forward run_lstm lstm_layer",
     construct=CONSTRUCT,
+    expects=f"{EXPECTED}, c0; or with the weights of each gate: wi, wf, wg, wo, ui, …, bi, …",
 )
 
 DEFINITIONS = {"rnn": RNN, "gru": GRU, "lstm": LSTM}
