@@ -271,7 +271,7 @@ class Examiner:
             words = f"{array[bad][~np.isfinite(array[bad])][0]:g}"
         largest = float(np.nanmax(off[np.isfinite(off)], initial=0)) / (expected.scale or 1)
         place = self.definition.place
-        where = f"{place(array, at)}, expected {place(expected.array, at)}" if place and at else ""
+        where = f"{place(array, at)}, expected {place(expected.array, at)}" if place and bad.any() else ""
         return Tested(drawn, wrong if bad.any() else "ok", outcome, expected, largest, words, at, where=where)
 
     # slips

@@ -147,6 +147,16 @@ def test_properties_of_batches_are_judged_not_their_numbers():
     ]
 
 
+def test_targets_that_are_shifted_by_different_numbers_have_no_slip():
+    def cut(data, batch_size, block_size):
+        starts = DRAWS.integers(0, len(data) - block_size, batch_size)
+        rows = starts[:, None] + np.arange(block_size)
+        return data[rows], data[np.minimum(rows + 2, len(data) - 1)]
+
+    findings = judge(cut, "batch")
+    assert [row.where for row in findings.failing] == ["no one number, expected 1"] and not findings.causes
+
+
 # tokenizers
 
 

@@ -12,6 +12,7 @@ from attnkit.model.exercises.worked_steps import Formula
 from attnkit.model.slips import Slip
 
 LENGTH, ROWS, BLOCK = 23, 5, 7
+VARIES = -1e9  # a property that differs from token to token or call to call
 CALLS = 60  # so many that every start is drawn
 
 
@@ -24,9 +25,9 @@ def places_of(given: Any, tokens: Any) -> Any:
 
 
 def the_only(values: Any) -> Any:
-    """The number that all values are; NaN where they differ."""
+    """The number that all values are; VARIES where they differ."""
     values = np.asarray(values, float)
-    return values.flat[0] if values.size and (values == values.flat[0]).all() else np.nan
+    return values.flat[0] if values.size and (values == values.flat[0]).all() else VARIES
 
 
 def count_distinct(rows: Any) -> int:
@@ -48,14 +49,23 @@ PROPERTIES: dict[str, Formula] = {
 
 
 def measure(given: Any, arrays: Any) -> Any:
-    """The property of a case; NaN where inputs and targets have not the same shape."""
+    """The property of a case; VARIES where it is no number."""
     x, y, on_device = arrays
     wanted = given["property"]
     if wanted not in ("shape", "device"):
         x, y = places_of(given, x), places_of(given, y)
         if x.ndim != 3 or x.shape != y.shape:
-            return np.array(np.nan)
-    return np.asarray(PROPERTIES[wanted](x, y, on_device), float)
+            return np.array(VARIES)
+    return np.nan_to_num(np.asarray(PROPERTIES[wanted](x, y, on_device), float), nan=VARIES)
+
+
+def describe_property(answer: Any, at: tuple[int, ...]) -> str:
+    """The number of a property, in words where it is none.
+
+    >>> describe_property(np.array(2.0), ()), describe_property(np.array(VARIES), ())
+    ('2', 'no one number')
+    """
+    return "no one number" if answer[at] == VARIES else f"{answer[at]:g}"
 
 
 def draw_text(given: Any, generator: Any) -> Any:
@@ -161,6 +171,7 @@ BATCH = Definition(
     expects="a function (dataset, batch_size, context_length, device) that returns inputs and targets",
     measure=measure,
     is_exact=True,
+    place=describe_property,
 )
 
 DEFINITIONS = {"batch": BATCH}
