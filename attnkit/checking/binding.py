@@ -30,58 +30,72 @@ class Binding(NamedTuple):
     by_place: tuple[str, ...] = ()
 
 
-def bind(
-    parameters: Sequence[Slot],
-    names: Mapping[str, str],
-    required: Collection[str],
-    places: Collection[str],
-    stated: Mapping[str, str],
-    where: str,
-) -> Binding:
+class Names(NamedTuple):
+    """What parameters may take.
+
+    synonyms  the arguments in their order, with their names separated by spaces
+    required  those that an implementation cannot do without
+    places    those that a parameter of another name may take, in their order
+    shared    those that several parameters may take
+    """
+
+    synonyms: Mapping[str, str]
+    required: Collection[str] = ()
+    places: Collection[str] = ()
+    shared: Collection[str] = ()
+
+
+def bind(slots: Sequence[Slot], names: Names, stated: Mapping[str, str], where: str) -> Binding:
     """Find the argument for each parameter.
 
-    names     the arguments in their order, with their synonyms, separated by spaces
-    required  the arguments that an implementation cannot do without
-    places    the arguments that a parameter of another name may take, in their order
-    stated    argument by parameter, as the user says
-    where     what the parameters are those of, for errors
+    stated  argument by parameter, as the user says
+    where   what the parameters are those of, for errors
 
     UsageError if a parameter without a default is none of them, or if an argument has no parameter.
 
-    >>> parameters = [Slot("K"), Slot("Q"), Slot("value"), Slot("scale", has_default=True)]
-    >>> names = {"q": "q query", "k": "k key", "v": "v value"}
-    >>> bind(parameters, names, names, names, {}, "f").arguments
+    >>> slots = [Slot("K"), Slot("Q"), Slot("value"), Slot("scale", has_default=True)]
+    >>> synonyms = {"q": "q query", "k": "k key", "v": "v value"}
+    >>> bind(slots, Names(synonyms, synonyms, synonyms), {}, "f").arguments
     {'K': 'k', 'Q': 'q', 'value': 'v'}
     """
     found = dict(stated)
-    for parameter, argument in stated.items():
-        if argument not in names:
-            raise UsageError(f"no argument {argument!r} (expected {', '.join(names)})", "--bind")
-        if parameter not in [one.name for one in parameters]:
-            raise UsageError(f"{where} has no parameter {parameter!r}", "--bind")
-    for one in parameters:
-        spelled = simplify(one.name)
-        fits = [argument for argument, words in names.items() if spelled in map(simplify, words.split())]
-        if one.name not in found and fits and fits[0] not in found.values():
-            found[one.name] = fits[0]
-    free = [
-        one for one in parameters if one.name not in found and one.kind in ("place", "rest") and not one.has_default
-    ]
-    free = [one for one in free if one.name.lower() not in IGNORED]
-    missing = [argument for argument in places if argument not in found.values()]
-    wanted = [argument for argument in missing if argument in required] or missing
-    by_place: list[str] = []
-    for one in free:
-        if one.kind == "rest":
-            break
-        if not wanted:
-            raise UsageError(f"{where}: what does the parameter {one.name!r} take? --bind {one.name}=ARGUMENT says it")
-        found[one.name] = wanted.pop(0)
-        by_place.append(found[one.name])
-    lacking = [argument for argument in required if argument not in found.values()]
-    if lacking and not any(one.kind in ("rest", "names") for one in parameters):
+    for slot in slots:
+        spelled = simplify(slot.name)
+        fits = [argument for argument, words in names.synonyms.items() if spelled in map(simplify, words.split())]
+        fits = [one for one in fits if one not in found.values() or one in names.shared]
+        if slot.name not in found and fits:
+            found[slot.name] = fits[0]
+    is_open = any(slot.kind in ("rest", "names") for slot in slots)
+    by_place = _bind_by_place(slots, names, found, where)
+    lacking = [argument for argument in names.required if argument not in found.values()]
+    if lacking and not is_open:
         raise UsageError(f"{where} has no parameter for {lacking[0]}; --bind PARAMETER={lacking[0]} says which it is")
     return Binding(found, tuple(by_place))
+
+
+def _bind_by_place(slots: Sequence[Slot], names: Names, found: dict[str, str], where: str) -> list[str]:
+    """Bind the parameters whose names say nothing, in their order; list their arguments."""
+    unbound = [slot for slot in slots if slot.name not in found and slot.kind in ("place", "rest")]
+    unbound = [slot for slot in unbound if slot.name.lower() not in IGNORED]
+    missing = [argument for argument in names.places if argument not in found.values()]
+    wanted = [argument for argument in missing if argument in names.required] or missing
+    by_place = []
+    for slot in unbound:
+        if slot.kind == "rest":
+            break
+        if slot.has_default:
+            continue
+        if not wanted:
+            choices = ", ".join(names.synonyms)
+            hint = f"--bind {slot.name}=ARGUMENT says it, one of {choices}, or a number"
+            raise UsageError(f"{where}: what does the parameter {slot.name!r} take? {hint}")
+        found[slot.name] = wanted.pop(0)
+        by_place.append(found[slot.name])
+    rest = [slot for slot in unbound if slot.has_default and slot.name not in found]
+    missing = [argument for argument in missing if argument not in found.values()]
+    if len(rest) == len(missing) == 1:  # a mask of another name
+        found[rest[0].name] = missing[0]
+    return by_place
 
 
 def plan_call(

@@ -5,32 +5,38 @@ A callee is loaded once, and called for every case with the arguments of a defin
 
 import contextlib
 import inspect
+import math
 import os
 import select
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from attnkit.checking import drivers, interpreter
-from attnkit.checking.binding import Binding, Slot, bind, plan_call, simplify
+from attnkit.checking.binding import Binding, Names, Slot, bind, plan_call, simplify
 from attnkit.checking.cases import Drawn, find_optional
 from attnkit.checking.definition import Definition, find_shape
-from attnkit.errors import AttnkitError, DataError, UsageError
+from attnkit.errors import AttnkitError, DataError, UsageError, escaped
 from attnkit.model.dtypes import Array
 
 LEAST_BYTES = 1 << 20  # that an answer may always have
 TIMES_BYTES = 64  # and how many times those of the inputs
 STDERR_BYTES = 4096
+PRINTED_BYTES = 4096  # of what an implementation prints, that are shown
 FILE_BYTES = 64 << 20  # that an implementation may write to a file
 CALLS = 60  # times the seconds of a case that its process may compute
 LOADING = 6  # times the seconds of a case that loading may take
+ROLES = ("input", "parameter", "number")
+DROPOUT = "dropout dropout_p dropout_rate drop drop_rate attn_dropout dropout_prob p attn_pdrop resid_pdrop"
+CONFIG = "config cfg args hparams configuration"  # one object with all settings as its attributes
 TIMEOUT = "no answer within {:g} s"
 
 
@@ -47,6 +53,8 @@ class Outcome(NamedTuple):
     dtype    the dtype of its answer
     problem  why it has none
     lacks    the argument that it does not take
+    is_end   whether its process did not answer in time, or ended
+    unbuilt  whether it could not be constructed, so that nothing was called
     changed  the arguments that it changed in place
     """
 
@@ -54,6 +62,8 @@ class Outcome(NamedTuple):
     dtype: str = "float32"
     problem: str = ""
     lacks: str = ""
+    is_end: bool = False
+    unbuilt: bool = False
     changed: tuple[str, ...] = ()
 
 
@@ -108,12 +118,13 @@ class ThisProcess:
 class OwnProcess:
     """Runs a file in a process of the user's interpreter, which sees the inputs alone.
 
-    Its standard output goes to standard error. It is started anew after it was killed.
+    What it prints is shown on standard error at its end. It is started anew after it was killed.
     """
 
     def __init__(self, python: str, timeout: float, memory: int) -> None:
         self.python, self.timeout, self.memory = python, timeout, memory
         self.process: subprocess.Popen[bytes] | None = None
+        self.shows_prints = True
         self.setup: dict[str, dict[str, Any]] = {}  # the requests that a new process carries out first
 
     def start(self) -> None:
@@ -121,12 +132,12 @@ class OwnProcess:
         ours, theirs = os.pipe(), os.pipe()
         sources = [inspect.getsource(one) for one in (interpreter, drivers)]
         code = "\n".join([*sources, f"serve({ours[0]}, {theirs[1]}, DRIVERS)"])
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - read when the process has ended
+        self.printed, self.errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - read at its end
         try:
             self.process = subprocess.Popen(
                 [self.python, "-I", "-c", code],
                 stdin=subprocess.DEVNULL,
-                stdout=sys.stderr.fileno() if has_descriptor(sys.stderr) else subprocess.DEVNULL,
+                stdout=self.printed,
                 stderr=self.errors,
                 pass_fds=(ours[0], theirs[1]),
                 start_new_session=True,
@@ -150,6 +161,13 @@ class OwnProcess:
         self.setup |= {request["do"]: request} if is_setup else {}
         return reply
 
+    def show_printed(self) -> None:
+        """Show the first lines that it has printed."""
+        self.printed.seek(0)
+        text = self.printed.read(PRINTED_BYTES).decode("utf-8", "replace")
+        if text and self.shows_prints:
+            sys.stderr.write(escaped(text.rstrip("\n"), "\n\t") + "\n")
+
     def _send(self, request: dict[str, Any], arrays: Sequence[Array] = ()) -> None:
         interpreter.write_message(self.requests, request, arrays)
 
@@ -171,7 +189,8 @@ class OwnProcess:
             return data
 
         try:
-            self._send(request, arrays)
+            with ignoring_closed_pipes():
+                self._send(request, arrays)
             return interpreter.read_message(read, most)
         except TimeoutError:
             problem = TIMEOUT.format(seconds)
@@ -180,7 +199,7 @@ class OwnProcess:
         except (EOFError, BrokenPipeError):
             problem = self._describe_end()
         self.close()
-        return {"ok": False, "problem": problem}, []
+        return {"ok": False, "problem": problem, "is_end": True}, []
 
     def _describe_end(self) -> str:
         assert self.process is not None
@@ -195,7 +214,9 @@ class OwnProcess:
         with contextlib.suppress(OSError):
             self.requests.close()
         os.close(self.replies)
+        self.show_printed()
         self.errors.close()
+        self.printed.close()
         self.process = None
 
 
@@ -212,10 +233,17 @@ def last_line(errors: Any) -> str:
     return f": {lines[-1]}" if lines else ""
 
 
-def has_descriptor(stream: Any) -> bool:
-    with contextlib.suppress(AttributeError, OSError, ValueError):
-        return isinstance(stream.fileno(), int)
-    return False
+@contextlib.contextmanager
+def ignoring_closed_pipes() -> Iterator[None]:
+    """Have a pipe whose reader has ended raise BrokenPipeError, where it would end this process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGPIPE, before)
 
 
 @dataclass
@@ -235,10 +263,11 @@ class PythonCallee:
     calls: Binding = field(init=False)  # of the call of an instance of a class
 
     def __post_init__(self) -> None:
+        self.literals = {text: float(text) for text in self.stated.values() if is_number(text)}
         if not self.is_class or self.definition.drive:
-            names = {name: one.names for name, one in self.definition.arguments.items()}
-            names |= {size: words for size, words in self.definition.construct.items() if size not in names}
-            self.binding = self._bind(self.facts["parameters"], names, self._required(self.facts["parameters"]))
+            parameters = self.facts["parameters"]
+            self._refuse_unknown(parameters)
+            self.binding = self._bind(parameters, self._names(ROLES, self._required(parameters)))
 
     @property
     def is_class(self) -> bool:
@@ -268,11 +297,35 @@ class PythonCallee:
         optional |= {part for one in whole for part in one.parts}
         return [name for name, one in arguments.items() if one.axes and not one.parts and name not in optional]
 
-    def _bind(self, parameters: Sequence[Sequence[Any]], names: Mapping[str, str], required: Sequence[str]) -> Binding:
-        stated = {one: argument for one, argument in self.stated.items() if argument in names}
+    def _bind(self, parameters: Sequence[Sequence[Any]], names: Names) -> Binding:
         slots = [Slot(*one) for one in parameters]
-        places = [name for name in names if name in self.definition.arguments and not self.definition.drive]
-        return bind(slots, names, required, places, stated, self.facts["name"])
+        own = {slot.name for slot in slots}
+        stated = {parameter: argument for parameter, argument in self.stated.items() if parameter in own}
+        for argument in stated.values():
+            if argument not in names.synonyms and argument not in self.literals:
+                choices = ", ".join(names.synonyms)
+                raise UsageError(f"no argument {argument!r} (expected a number or one of {choices})", "--bind")
+        return bind(slots, names, stated, self.facts["name"])
+
+    def _refuse_unknown(self, *parameters: Sequence[Sequence[Any]]) -> None:
+        """Raise UsageError for what the user states of a parameter that is not among these."""
+        known = {name for one in parameters for name, *_ in one}
+        if unknown := [name for name in self.stated if name not in known]:
+            raise UsageError(f"{self.facts['name']} has no parameter {unknown[0]!r}", "--bind")
+
+    def _names(self, roles: Sequence[str], required: Sequence[str]) -> Names:
+        """The arguments that a call may take, of some roles."""
+        arguments = {name: one for name, one in self.definition.arguments.items() if one.role in roles}
+        is_whole = "parameter" in roles  # a function, and not the call of an instance that has its sizes
+        construct = self.definition.construct if is_whole else {}
+        sizes = {name: words for name, words in construct.items() if name not in arguments}
+        places = [
+            name
+            for name, one in arguments.items()
+            if not one.parts and name not in self.definition.defaults and not self.definition.drive
+        ]
+        shared = [*sizes, *(name for name, one in arguments.items() if one.is_shared)]
+        return Names({name: one.names for name, one in arguments.items()} | sizes, required, places, shared)
 
     def takes(self, argument: str) -> bool:
         if self.is_class and not self.definition.drive:
@@ -297,8 +350,8 @@ class PythonCallee:
                 return Outcome(None, lacks=lacking[0])
         else:
             binding, parameters = self.binding, self.facts["parameters"]
-            given = {**self._absent(case, given), **case.sizes, **given}
-        return self._call(binding, parameters, given, dtype)
+            given = {**self._absent(case, given), **case.sizes, **self.literals, **given}
+        return self._call(case, binding, parameters, given, dtype)
 
     def _absent(self, case: Drawn, given: Mapping[str, Any]) -> dict[str, Array]:
         """Zeros for what a case lacks and a function requires, such as a bias."""
@@ -320,21 +373,26 @@ class PythonCallee:
 
         The outcome where that fails, else the binding and the parameters of its call.
         """
-        numbers = {name: value for name, value in given.items() if not isinstance(value, np.ndarray)}
-        sizes = {**case.sizes, **numbers}
-        names = {**self.definition.construct, **{name: self.definition.arguments[name].names for name in numbers}}
         nothing = Binding({})
-        self.binding = self._bind(self.facts["parameters"], names, [])
-        values = {one: sizes[argument] for one, argument in self.binding.arguments.items()}
+        numbers = {name: value for name, value in given.items() if not isinstance(value, np.ndarray)}
+        sizes = {**case.sizes, **numbers, **self.literals, "dropout": 0.0}
+        synonyms = {**self.definition.construct, **{name: self.definition.arguments[name].names for name in numbers}}
+        synonyms |= {"dropout": DROPOUT, "config": CONFIG}
+        places = [name for name in self.definition.construct if name not in numbers]
+        self.binding = self._bind(self.facts["parameters"], Names(synonyms, (), places, [*synonyms]))
+        settings = {word: sizes[name] for name, words in synonyms.items() if name in sizes for word in words.split()}
+        sizes["config"] = {"namespace": settings}
+        values = {one: sizes[argument] for one, argument in self.binding.arguments.items() if argument in sizes}
         reply, _ = self.host.ask({"do": "construct", "values": values, "dtype": dtype}, (), LEAST_BYTES)
         if not reply["ok"]:
-            return Outcome(None, problem=reply["problem"]), nothing, []
+            return unbuilt(reply), nothing, []
         failed = self._set_parameters(reply["tensors"], given, dtype)
         if failed:
             return failed, nothing, []
-        inputs = {name: one.names for name, one in self.definition.arguments.items() if one.role != "parameter"}
-        required = [name for name in self._required(reply["parameters"]) if name in inputs]
-        return None, self._bind(reply["parameters"], inputs, required), reply["parameters"]
+        self._refuse_unknown(self.facts["parameters"], reply["parameters"])
+        inputs = self._names(("input", "number"), ())
+        required = [name for name in self._required(reply["parameters"]) if name in inputs.synonyms]
+        return None, self._bind(reply["parameters"], inputs._replace(required=required)), reply["parameters"]
 
     def _set_parameters(
         self, tensors: Mapping[str, Sequence[int]], given: Mapping[str, Any], dtype: str
@@ -357,7 +415,7 @@ class PythonCallee:
             if found is None:
                 listed = ", ".join(f"{one} {shape}" for one, shape in free.items())
                 problem = f"no parameter of it is {name} {given[name].shape}; it has {listed or 'none'}"
-                return Outcome(None, problem=problem, lacks=name)
+                return Outcome(None, problem=problem, lacks=name, unbuilt=True)
             value = given[name] if free.pop(found) == given[name].shape else given[name].T
             if failed := self._set(found, value, dtype):
                 return failed
@@ -370,15 +428,21 @@ class PythonCallee:
     def _set(self, name: str, value: Array, dtype: str) -> Outcome | None:
         request = {"do": "set", "name": name, "value": {"array": 0}, "dtype": dtype}
         reply, _ = self.host.ask(request, [value], LEAST_BYTES)
-        return None if reply["ok"] else Outcome(None, problem=reply["problem"])
+        return None if reply["ok"] else unbuilt(reply)
 
     def _is_part(self, name: str) -> bool:
         """Whether an argument joins no others, and so may be part of one that does."""
         return not self.definition.arguments[name].joins
 
     def _call(
-        self, binding: Binding, parameters: Sequence[Sequence[Any]], given: Mapping[str, Any], dtype: str
+        self,
+        case: Drawn,
+        binding: Binding,
+        parameters: Sequence[Sequence[Any]],
+        given: Mapping[str, Any],
+        dtype: str,
     ) -> Outcome:
+        """Call it with its arguments; of several arrays the answer is the first of the shape that is expected."""
         arrays: list[Array] = []
 
         def refer(value: Any) -> Any:
@@ -391,12 +455,20 @@ class PythonCallee:
             return None if argument is None else refer(given[argument])
 
         collections = {name: one for name, one in self.definition.arguments.items() if one.collects}
-        in_place, by_name = plan_call([Slot(*one) for one in parameters], binding, [*given, *collections])
+        bound = binding.arguments.values()
+        joined = {one for one in self.definition.arguments if self.definition.arguments[one].joins and one not in bound}
+        joined |= {one for one in given if one not in self.definition.arguments and one not in bound}
+        in_place, by_name = plan_call(
+            [Slot(*one) for one in parameters], binding, [name for name in given if name not in joined] + [*collections]
+        )
         places = [hand_over(argument) for argument in in_place]
         names = {name: hand_over(argument) for name, argument in by_name.items()}
         order = [*in_place, *by_name.values()]
-        request = {"do": "call", "places": places, "names": names, "dtype": dtype}
-        return self._ask(request, arrays, order)[0]
+        request = {"do": "call", "places": places, "names": names, "dtype": dtype, "most": most_bytes(arrays)}
+        outcome, results = self._ask(request, arrays, order)
+        shape = find_shape(self.definition.answer, {**case.sizes, **given}, case.lead)
+        fitting = [one for one in results if one.shape == shape]
+        return outcome._replace(array=fitting[0]) if fitting else outcome
 
     def _drive(self, given: Mapping[str, Any], dtype: str) -> Outcome:
         """Use it as the driver of the definition does.
@@ -418,15 +490,31 @@ class PythonCallee:
 
         order  the arguments that it may change
         """
-        most = max(LEAST_BYTES, TIMES_BYTES * sum(one.nbytes for one in arrays))
-        reply, results = self.host.ask(request, arrays, most)
+        reply, results = self.host.ask(request, arrays, most_bytes(arrays) + LEAST_BYTES)
         if not reply["ok"]:
-            return Outcome(None, problem=reply["problem"]), []
+            return Outcome(None, problem=reply["problem"], is_end=reply.get("is_end", False)), []
         changed = tuple(str(order[at]) for at in reply["changed"])
         return Outcome(results[0], reply["dtype"], changed=changed), results
 
     def close(self) -> None:
         self.host.close()
+
+
+def most_bytes(arrays: Sequence[Array]) -> int:
+    """How many bytes an answer to these inputs may have."""
+    return max(LEAST_BYTES, TIMES_BYTES * sum(one.nbytes for one in arrays))
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a finite number.
+
+    >>> is_number("1.7"), is_number("K"), is_number("nan")
+    (True, False, False)
+    """
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def refer_to(value: Any, arrays: list[Array]) -> Any:
@@ -435,6 +523,11 @@ def refer_to(value: Any, arrays: list[Array]) -> Any:
         return value
     arrays.append(value)
     return {"array": len(arrays) - 1}
+
+
+def unbuilt(reply: Mapping[str, Any]) -> Outcome:
+    """The outcome of an instance that could not be constructed."""
+    return Outcome(None, problem=reply["problem"], is_end=reply.get("is_end", False), unbuilt=True)
 
 
 def find_parameter(
@@ -477,6 +570,8 @@ class PythonFile:
     def load(cls, path: str, python: str, timeout: float, memory: int) -> "PythonFile":
         """Load FILE.py, FILE.onnx or MODULE. CalleeError if that fails."""
         is_file = path.endswith((".py", ".onnx")) or os.path.exists(path)
+        if os.path.isdir(path):
+            raise DataError("is a folder", path)
         if is_file and not os.path.isfile(path):
             raise DataError("no such file", path)
         folder = [os.path.dirname(os.path.abspath(path))] * is_file

@@ -1,7 +1,7 @@
 """The inputs of a case, drawn from a seed."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,17 +15,20 @@ class Drawn(NamedTuple):
 
     sizes  of its axes, lead those of its leading axes
     given  its arrays and numbers by argument
+    axes   those that some argument has
     """
 
     case: Case
     sizes: Mapping[str, int]
     lead: tuple[int, ...]
     given: Mapping[str, Any]
+    axes: Collection[str]
 
     def describe(self) -> str:
         """The sizes of the inputs: "2×3 T5 S7 K4"."""
         lead = "×".join(map(str, self.lead))
-        return " ".join([*[lead] * bool(lead), *(f"{axis}{size}" for axis, size in self.sizes.items())])
+        sizes = [f"{axis}{size}" for axis, size in self.sizes.items() if axis in self.axes]
+        return " ".join([*[lead] * bool(lead), *sizes])
 
 
 def draw_case(definition: Definition, case: Case, seed: int, dtype: str) -> Drawn:
@@ -51,7 +54,8 @@ def draw_case(definition: Definition, case: Case, seed: int, dtype: str) -> Draw
         if value is not None:
             is_float = isinstance(value, np.ndarray) and value.dtype.kind == "f"
             given[name] = rounded(value, dtype) if is_float else value
-    return Drawn(case, sizes, case.lead, given)
+    axes = {axis for one in definition.arguments.values() for axis in one.axes.split()}
+    return Drawn(case, sizes, case.lead, given, axes)
 
 
 def draw_array(

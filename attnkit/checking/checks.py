@@ -135,9 +135,7 @@ class CheckRun:
         definition = DEFINITIONS[stage]
         fixed = read_conventions(definition, self.conventions.convention)
         with contextlib.closing(self.open(definition)) as callee:
-            words = [one for one in self.request.target if isinstance(one, str)]
-            is_program = isinstance(callee, ProgramCallee)
-            again = shlex.join(["attnkit", "check", stage, *["--"] * is_program, *words]) if words else ""
+            again = self.command_again(stage, self.request.target)
             return self.examine(stage, definition, callee, fixed, again)
 
     def open(self, definition: Definition) -> Callee:
@@ -158,12 +156,24 @@ class CheckRun:
     def check_adapter(self, file: PythonFile, name: str, adapter: Adapter) -> Checked:
         """Check a function of a file, by the conventions of a course."""
         definition = DEFINITIONS[adapter.stage]
-        again = shlex.join(["attnkit", "check", adapter.stage, f"{self.request.target[0]}:{name}"])
+        again = self.command_again(adapter.stage, (f"{self.request.target[0]}:{name}",))
         try:
             callee = file.take(definition, name, self.conventions.as_ or "", {})
+            return self.examine(adapter.stage, definition, callee, adapter.convention, again)
         except AttnkitError as error:
             return Checked(adapter.stage, name, problem=str(error), again=again)
-        return self.examine(adapter.stage, definition, callee, adapter.convention, again)
+
+    def command_again(self, stage: str, target: Sequence[Any]) -> str:
+        """The command line that writes the inputs of a case, {} for its number; "" for an object of Python."""
+        if not all(isinstance(one, str) for one in target):
+            return ""
+        defaults = {"--seed": (self.seed, 0), "--dtype": (self.dtype, "float32"), "--send": (self.limits.send, SENT[0])}
+        stated = [word for flag, (value, usual) in defaults.items() if value != usual for word in (flag, str(value))]
+        for flag, values in (("--bind", self.conventions.bind), ("--convention", self.conventions.convention)):
+            stated += [flag, ",".join(values)] if values else []
+        is_program = len(target) > 1 or not is_python(target[0])
+        words = [word.replace("{", "{{").replace("}", "}}") for word in (*["--"] * is_program, *target)]
+        return shlex.join(["attnkit", "check", stage, *stated]) + " --case {} -o case.npz " + shlex.join(words)
 
     def examine(
         self, stage: str, definition: Definition, callee: Callee, fixed: Mapping[str, str], again: str

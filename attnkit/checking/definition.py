@@ -24,6 +24,7 @@ class Argument(NamedTuple):
     role   an input, a parameter of a class, or a number
     draw   what its numbers are: "normal", those of a weight (I, O) divided by √I; "table", those of no weight; "ids N",
            whole numbers below a size; or "mask", of which each row has a key
+    is_shared  whether several parameters may take it, as queries, keys and values of self-attention
     joins  the arguments whose columns it has side by side, which it may stand for
     collects  the arguments that it holds by published names, which it may stand for
     """
@@ -32,6 +33,7 @@ class Argument(NamedTuple):
     names: str
     role: Role = "input"
     draw: str = "normal"
+    is_shared: bool = False
     joins: str = ""
     collects: Mapping[str, str] = {}
 

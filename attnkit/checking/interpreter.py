@@ -12,7 +12,10 @@ import io
 import json
 import os
 import sys
+import threading
+import time
 import traceback
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -20,6 +23,7 @@ import numpy as np
 
 LIBRARIES = ("torch", "jax", "numpy")
 KINDS = {0: "place", 1: "place", 2: "rest", 3: "name", 4: "names"}  # of inspect.Slot
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 MOST_TEXT = 4000  # characters of an error that are sent
 FLOATS = "fV"  # kinds of dtypes that have another precision in a library, bfloat16 among them
 
@@ -76,7 +80,9 @@ class Interpreter:
 
         Of a function without parameters it is what this returns, such as a class.
         """
-        library = library or find_library(sys.modules.get(target.__module__, target))
+        if not callable(target):
+            raise Fault(f"it is {type(target).__name__}, neither a function nor a class")
+        library = library or find_library(sys.modules.get(getattr(target, "__module__", ""), target))
         name = getattr(target, "__name__", type(target).__name__)
         if inspect.isfunction(target) and not list_slots(target):
             with contextlib.suppress(NotImplementedError):
@@ -87,7 +93,9 @@ class Interpreter:
             "name": name,
             "is_class": inspect.isclass(target),
             "library": self.library,
-            "parameters": list_slots(target),
+            "parameters": list_slots(
+                target if inspect.isclass(target) or inspect.isroutine(target) else find_call(target)
+            ),
         }
 
     def construct(self, values: Mapping[str, Any], dtype: str) -> dict[str, Any]:
@@ -115,20 +123,28 @@ class Interpreter:
         else:
             setattr(self.instance, name, converted)
 
-    def call(self, places: Sequence[Any], names: Mapping[str, Any], dtype: str) -> tuple[list[Any], dict[str, Any]]:
-        """Call it; return its arrays, their dtype, and which arguments it changed."""
+    def call(
+        self, places: Sequence[Any], names: Mapping[str, Any], dtype: str, most: int
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Call it; return its arrays, their dtype, and which arguments it changed.
+
+        most  the bytes that its arrays may have
+        """
         places = [to_library(value, self.library, dtype) for value in places]
         names = {name: to_library(value, self.library, dtype) for name, value in names.items()}
         before = [np.array(from_library(value)[0]) for value in (*places, *names.values())]
         result = self.instance(*places, **names)
         after = [from_library(value)[0] for value in (*places, *names.values())]
         changed = [at for at, pair in enumerate(zip(before, after, strict=True)) if not has_same_numbers(*pair)]
-        results = (
-            result if isinstance(result, (tuple, list)) and any(hasattr(one, "shape") for one in result) else [result]
-        )
-        arrays = [from_library(one) for one in results if hasattr(one, "shape") or isinstance(one, (int, float, list))]
-        if not arrays:
+        results = list_arrays(result)
+        if not results:
             raise Fault(f"it returned {type(result).__name__}, not an array")
+        size = sum(getattr(one, "nbytes", 0) for one in results)
+        if size > most:
+            raise Fault(f"its answer has {size} bytes where at most {most} were expected")
+        arrays = [from_library(one) for one in results]
+        if any(array.dtype.kind not in "fiubc" for array, _ in arrays):
+            raise Fault(f"its answer has the dtype {arrays[0][1]}")
         return [array for array, _ in arrays], {"dtype": arrays[0][1], "changed": changed}
 
     def drive(
@@ -165,6 +181,15 @@ class OnnxModel:
     def __call__(self, *places: Any, **names: Any) -> Any:
         bound = self.__signature__.bind(*places, **names)
         return self.session.run(None, dict(bound.arguments))[0]
+
+
+def list_arrays(result: Any) -> list[Any]:
+    """The arrays that an implementation returned, alone, in a tuple or in a dict."""
+    if isinstance(result, dict):
+        result = [*result.values()]
+    if isinstance(result, (tuple, list)) and any(hasattr(one, "shape") for one in result):
+        return [one for one in result if hasattr(one, "shape")]
+    return [result] if hasattr(result, "shape") or (isinstance(result, (int, float, list)) and result != []) else []
 
 
 def has_same_numbers(one: Any, other: Any) -> bool:
@@ -281,13 +306,15 @@ def answer(
         return {"ok": True, **reply}, results
     except MemoryError:
         return {"ok": False, "problem": "it needs more memory than it may have"}, []
-    except (Exception, SystemExit) as error:  # whatever the code of a user raises
+    except BaseException as error:  # whatever the code of a user raises
         return {"ok": False, "problem": describe_exception(error)}, []
 
 
 def place(value: Any, arrays: Sequence[Any]) -> Any:
     """Put arrays where a request has their numbers: {"array": 0}."""
     if isinstance(value, dict):
+        if "namespace" in value:
+            return types.SimpleNamespace(**value["namespace"])
         return arrays[value["array"]] if "array" in value else {name: place(one, arrays) for name, one in value.items()}
     return [place(one, arrays) for one in value] if isinstance(value, list) else value
 
@@ -332,9 +359,30 @@ def limit(**limits: int) -> None:
                 resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 
 
+def end_with_parent(watches: bool = True) -> None:
+    """End this process when the one that started it ends, however that ends.
+
+    watches  whether a thread looks for it, where the system does not
+    """
+    parent = os.getppid()
+    with contextlib.suppress(Exception):  # where Linux does it by itself
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 9)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    if watches:
+        threading.Thread(target=watch, daemon=True).start()
+
+
 def serve(read_from: int, write_to: int, drivers: Mapping[str, Callable[..., list[Any]]]) -> None:
-    """Answer requests until they end."""
-    interpreter = Interpreter(drivers)
+    """Answer requests until they end; a process that an implementation forks answers none."""
+    end_with_parent()
+    interpreter, own = Interpreter(drivers), os.getpid()
     with os.fdopen(read_from, "rb") as requests, os.fdopen(write_to, "wb") as replies:
 
         def read(length: int) -> bytes:
@@ -350,4 +398,7 @@ def serve(read_from: int, write_to: int, drivers: Mapping[str, Callable[..., lis
                     header.pop("do")
                     limit(**header)
                     continue
-                write_message(replies, *answer(interpreter, header, arrays))
+                answered = answer(interpreter, header, arrays)
+                if os.getpid() != own:
+                    os._exit(0)
+                write_message(replies, *answered)

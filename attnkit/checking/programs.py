@@ -11,7 +11,6 @@ import shlex
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from attnkit.checking.callees import (
 )
 from attnkit.checking.cases import Drawn
 from attnkit.checking.definition import Definition, find_shape
-from attnkit.checking.interpreter import limit
+from attnkit.checking.interpreter import end_with_parent, limit
 from attnkit.errors import AttnkitError, UsageError
 from attnkit.formats import Source
 from attnkit.model.dtypes import Array
@@ -72,7 +71,7 @@ class ProgramCallee:
         try:
             written = self.run(encode(values, self.send), most)
         except ProgramError as error:
-            return Outcome(None, problem=str(error))
+            return Outcome(None, problem=str(error), is_end=error.is_end)
         try:
             array = read_answer_of(
                 written, self.send, find_shape(self.definition.answer, {**case.sizes, **given}, case.lead)
@@ -83,11 +82,13 @@ class ProgramCallee:
 
     def run(self, data: bytes, most: int) -> bytes:
         """Run the program on data; return what it writes, or raise ProgramError."""
-        with tempfile.TemporaryFile() as errors:
+        with tempfile.TemporaryFile() as inputs, tempfile.TemporaryFile() as errors:
+            inputs.write(data)
+            inputs.seek(0)
             try:
                 process = subprocess.Popen(
                     self.command,
-                    stdin=subprocess.PIPE,
+                    stdin=inputs,
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     start_new_session=True,
@@ -96,7 +97,7 @@ class ProgramCallee:
             except OSError as error:
                 raise CalleeError(f"{self.command[0]}: {error.strerror}") from None
             try:
-                return self.exchange(process, data, most, errors)
+                return self.read_answer(process, most, errors)
             finally:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -105,20 +106,19 @@ class ProgramCallee:
                 process.stdout.close()
 
     def limit(self) -> None:
-        """Limit what the process may use."""
+        """Limit what the process may use, and have it end with this one."""
         limits = {"CPU": int(self.timeout) + 1, "FSIZE": FILE_BYTES, "CORE": 0}
         limit(**limits, **({"AS": self.memory} if self.memory else {}))
+        end_with_parent(watches=False)
 
-    def exchange(self, process: subprocess.Popen[bytes], data: bytes, most: int, errors: Any) -> bytes:
-        """Write data to a process while its answer is read."""
-        assert process.stdin is not None and process.stdout is not None
-        writer = threading.Thread(target=feed, args=(process.stdin, data), daemon=True)
-        writer.start()
+    def read_answer(self, process: subprocess.Popen[bytes], most: int, errors: Any) -> bytes:
+        """Read what a process writes until it ends."""
+        assert process.stdout is not None
         parts, length, deadline = [], 0, time.monotonic() + self.timeout
         while True:
             ready, _, _ = select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0))
             if not ready:
-                raise ProgramError(TIMEOUT.format(self.timeout))
+                raise ProgramError(TIMEOUT.format(self.timeout), is_end=True)
             part = os.read(process.stdout.fileno(), 1 << 20)
             if not part:
                 break
@@ -129,7 +129,7 @@ class ProgramCallee:
         try:
             code = process.wait(max(deadline - time.monotonic(), 0))
         except subprocess.TimeoutExpired:
-            raise ProgramError(TIMEOUT.format(self.timeout)) from None
+            raise ProgramError(TIMEOUT.format(self.timeout), is_end=True) from None
         if code:
             raise ProgramError(f"it ended with {describe_code(code)}{last_line(errors)}")
         if not length:
@@ -141,13 +141,14 @@ class ProgramCallee:
 
 
 class ProgramError(Exception):
-    """What went wrong with a process, in words."""
+    """What went wrong with a process, in words.
 
+    is_end  whether it did not answer in time
+    """
 
-def feed(stream: Any, data: bytes) -> None:
-    """Write data to a process that may not read all of it."""
-    with contextlib.suppress(OSError), stream:
-        stream.write(data)
+    def __init__(self, problem: str, is_end: bool = False) -> None:
+        super().__init__(problem)
+        self.is_end = is_end
 
 
 def as_dtype(value: Any, dtype: str) -> Array:

@@ -14,7 +14,7 @@ from attnkit.records import Labels, Tensor, join_names
 
 MOST_CAUSES = 3  # slips that explain the differences equally, of which a sentence names so many
 ANY_ANSWER = "rounding in this dtype explains any answer"
-HIDDEN = "a known slip, whose name is hidden"
+HIDDEN = "a known slip explains every difference"
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Checked:
     stage     the name of the definition
     title     the implementation with its parameters
     findings  None where it could not be called, for the reason `problem`
-    again     the command line that checks it alone
+    again     the command line that writes the inputs of a case, {} for its number
     points    what it counts
     """
 
@@ -54,7 +54,9 @@ class Checked:
         """How many properties are right: "3 of 7 properties right"."""
         counted = self.findings.counted if self.findings else []
         right = sum(row.status == "ok" for row in counted)
-        return f"{right} of {len(counted)} {'property' if len(counted) == 1 else 'properties'} right"
+        skipped = sum(row.status == "skip" for row in self.findings.rows) if self.findings else 0
+        untested = f" ({skipped} not tested)" * bool(skipped)
+        return f"{right} of {len(counted)} {'property' if len(counted) == 1 else 'properties'} right{untested}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -204,7 +206,7 @@ def concluding_lines(part: Checked, hides: bool) -> list[str]:
     lines = [part.count(), *reason_lines(part, hides)]
     failing = part.findings.failing if part.findings else []
     if failing and part.again and not hides:
-        lines.append(f"its inputs: {part.again} --case {failing[0].number} -o case.npz")
+        lines.append(f"its inputs: {part.again.format(failing[0].number)}")
     return lines
 
 
@@ -213,16 +215,22 @@ def reason_lines(part: Checked, hides: bool) -> list[str]:
     if part.findings is None:
         return [part.problem]
     if part.findings.causes:
-        return [describe_causes(part.findings.causes, part.findings.failing, hides)]
-    return describe_smallest(part.findings.smallest) if part.findings.smallest else []
+        return [describe_causes(part.findings.causes, part.findings.failing, hides), *part.findings.remarks]
+    if hides:
+        return []
+    lines = describe_smallest(part.findings.smallest) if part.findings.smallest else []
+    return [*lines, *part.findings.remarks]
 
 
 def describe_causes(causes: Sequence[NamedSlip], failing: Sequence[Tested], hides: bool) -> str:
     """A sentence on the slips that explain the differences."""
+    if hides:
+        return HIDDEN
     largest = max((row.largest for row in failing if not np.isnan(row.largest)), default=np.nan)
     names = " or ".join(dict.fromkeys(cause.slip.name for cause in causes[:MOST_CAUSES]))
     sure = "" if causes[0].is_decisive else "undecidable in this dtype: "
-    return f"{sure}equal ({causes[0].remaining:.0e} instead of {largest:.1g}) if {HIDDEN if hides else names}"
+    figures = f" ({causes[0].remaining:.0e} instead of {largest:.1g})" if causes[0].remaining < largest else ""
+    return f"{sure}equal{figures} if {names}"
 
 
 def describe_smallest(row: Tested) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.checking.callees import Callee, Outcome
+from attnkit.checking.callees import Callee, CalleeError, Outcome
 from attnkit.checking.cases import Drawn, draw_case
 from attnkit.checking.definition import Case, Definition, Way
 from attnkit.debugger.verdict import DECISIVE, EPSILON, MARGIN
@@ -24,9 +24,11 @@ ROUNDINGS = range(4)  # seeds of the roundings of each step that measure the noi
 LEAST_ULPS = 4  # of the largest number of an answer, by which it may always differ
 COARSE = 8.0  # times the tolerance by one rounding, by which a slip is rejected before its noise is measured again
 MOST_PAIRS = 1000  # of slips that are tried
+MOST_ENDS = 3  # of the process of an implementation, after which it is not called again
 MOST_TRIED = 3  # combinations of conventions with which two slips at once are looked for
 
 MISSING = "not implemented"
+OTHER_RANK = "it does not take this number of axes"
 
 Choice = tuple[str, ...]  # the name of a way for each convention
 
@@ -104,6 +106,7 @@ class Findings:
     found     the ways of conventions that were found by value, in words
     causes    the slips that explain the differences equally well
     smallest  the smallest case that fails, where no slip is known
+    remarks   what else is to be said
     """
 
     definition: Definition
@@ -111,6 +114,7 @@ class Findings:
     found: tuple[str, ...] = ()
     causes: tuple[NamedSlip, ...] = ()
     smallest: Tested | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def counted(self) -> list[Tested]:
@@ -164,11 +168,31 @@ class Examiner:
             if not trials[-1].failing:
                 break
         trials.sort(key=lambda trial: len(trial.failing))  # stable: of equal ones the most usual
+        self.refuse_unbuilt(trials[0])
         best, causes = self.find_cause(trials)
         chosen = zip(best.ways, self.conventions.values(), strict=True)
         found = tuple(way.words for way, rows in chosen if way.words and self.tells(rows.values(), best))
-        smallest = None if causes or not best.failing else self.shrink(best, best.failing[0])
-        return Findings(self.definition, tuple(best.rows), found, tuple(causes), smallest)
+        rows = as_notes_of_rank(best.rows)
+        failing = [row for row in rows if row.status == "FAIL"]
+        can_shrink = failing and not causes and not failing[0].outcome.is_end
+        smallest = self.shrink(best, failing[0]) if can_shrink else None
+        return Findings(self.definition, tuple(rows), found, tuple(causes), smallest, self.remarks(best))
+
+    def refuse_unbuilt(self, trial: Trial) -> None:
+        """Raise CalleeError if no case could construct the implementation."""
+        outcomes = [row.outcome for row in trial.rows if row.status != "skip"]
+        if outcomes and all(outcome.unbuilt for outcome in outcomes):
+            raise CalleeError(f"{self.callee.title}: {outcomes[0].problem}")
+
+    def remarks(self, trial: Trial) -> tuple[str, ...]:
+        """What else is to be said: that a second call answers otherwise."""
+        row = next((row for row in trial.rows if row.outcome.array is not None), None)
+        if row is None or not trial.failing:
+            return ()
+        again = self.ask(trial.ways, row.drawn)
+        one, other = again.array, row.outcome.array
+        is_same = one is not None and other is not None and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+        return () if is_same else ("a second call answers otherwise: dropout, or state that calls share?",)
 
     def choices(self) -> list[Choice]:
         """The combinations of the ways of all conventions, the most usual first."""
@@ -212,13 +236,20 @@ class Examiner:
         )
         key = (drawn.case.name, drawn.describe(), sending)
         if key not in self._outcomes:
-            given = dict(drawn.given)
-            for way in ways:
-                given |= {name: drawn.given[other] for name, other in way.exchange.items() if other in drawn.given}
-            for way in ways:
-                given |= {name: send(given[name]) for name, send in way.send.items() if given.get(name) is not None}
-            self._outcomes[key] = self.callee.call(drawn, given, self.dtype)
+            self._outcomes[key] = self.ask(ways, drawn)
         return self._outcomes[key]
+
+    def ask(self, ways: Sequence[Way], drawn: Drawn) -> Outcome:
+        """Call the implementation, unless its process has ended more than once."""
+        ends = [outcome for outcome in self._outcomes.values() if outcome.is_end]
+        if len(ends) >= MOST_ENDS:
+            return ends[-1]
+        given = dict(drawn.given)
+        for way in ways:
+            given |= {name: drawn.given[other] for name, other in way.exchange.items() if other in drawn.given}
+        for way in ways:
+            given |= {name: send(given[name]) for name, send in way.send.items() if given.get(name) is not None}
+        return self.callee.call(drawn, given, self.dtype)
 
     def expect(self, choice: Choice, ways: Sequence[Way], drawn: Drawn) -> Expected:
         """The right answer of a case, with its noise."""
@@ -269,6 +300,7 @@ class Examiner:
         words = ""
         if bad.any() and not np.isfinite(array[bad]).all() and np.isfinite(expected.array[bad]).all():
             words = f"{array[bad][~np.isfinite(array[bad])][0]:g}"
+        words = "every number is nan" if np.isnan(array).all() and array.size else words
         largest = float(np.nanmax(off[np.isfinite(off)], initial=0)) / (expected.scale or 1)
         place = self.definition.place
         where = f"{place(array, at)}, expected {place(expected.array, at)}" if place and bad.any() else ""
@@ -280,14 +312,18 @@ class Examiner:
         """The trial that slips explain, and these; else the one with fewest failures."""
         if not trials[0].failing:
             return trials[0], []
-        for trial in trials:
+        right = len(trials[0].rows) - len(trials[0].failing)
+        errors = min(count_errors(trial) for trial in trials)
+        likely = [one for one in trials if len(one.rows) - len(one.failing) >= right or count_errors(one) == errors]
+        likely = [one for one in likely if count_errors(one) == errors] or likely
+        for trial in likely:
             if causes := self.explain(trial, [[slip] for slip in self.definition.slips]):
                 return trial, causes
         slips = self.definition.slips
-        for trial in trials[:MOST_TRIED] if len(slips) * (len(slips) - 1) // 2 <= MOST_PAIRS else ():
-            if causes := self.explain(trial, [*map(list, itertools.combinations(self.definition.slips, 2))]):
+        for trial in likely[:MOST_TRIED] if len(slips) * (len(slips) - 1) // 2 <= MOST_PAIRS else ():
+            if causes := self.explain(trial, [*map(list, itertools.combinations(slips, 2))]):
                 return trial, causes
-        return trials[0], []
+        return min(trials, key=lambda trial: (len(trial.failing), count_errors(trial))), []
 
     def explain(self, trial: Trial, candidates: Sequence[Sequence[Slip[Formula]]]) -> list[NamedSlip]:
         """The slips that explain each row of a trial that has numbers."""
@@ -309,6 +345,8 @@ class Examiner:
         rows = [row for row in trial.rows if row.status in ("ok", "FAIL") and row.outcome.array is not None]
         rows.sort(key=lambda row: row.status)  # those that fail first
         if not rows or rows[0].status != "FAIL":
+            return None
+        if not any(row.outcome.array is not None and np.isfinite(row.outcome.array).any() for row in rows):
             return None
         most, is_decisive = 0.0, False
         for row in rows:
@@ -364,6 +402,26 @@ class Examiner:
                     drawn, row, smaller = other, tried, True
                     break
         return row
+
+
+def count_errors(trial: Trial) -> int:
+    """How many cases have no answer."""
+    return sum(row.outcome.array is None for row in trial.failing)
+
+
+def as_notes_of_rank(rows: Sequence[Tested]) -> list[Tested]:
+    """Rows of numbers of leading axes that an implementation does not take, as notes.
+
+    It takes another number of them if all cases of one raise, and one of another is right.
+    """
+    right = {len(row.drawn.lead) for row in rows if row.status == "ok"}
+    answered = {len(row.drawn.lead) for row in rows if row.outcome.array is not None or row.outcome.is_end}
+    return [
+        row._replace(status="note", words=OTHER_RANK)
+        if row.status == "FAIL" and right and len(row.drawn.lead) not in answered
+        else row
+        for row in rows
+    ]
 
 
 def reduce(drawn: Drawn) -> Iterator[Case]:

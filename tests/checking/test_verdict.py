@@ -191,7 +191,7 @@ def test_an_answer_that_is_too_large_is_not_read(written):
     callee = PythonFile.load(written("np.zeros(1 << 19)"), sys.executable, 5, 0).take(ATTEND, "attention", "", {})
     (row, *_) = Examiner(ATTEND, callee).judge(ATTEND.cases[:1]).rows
     callee.close()
-    assert row.words == "its answer cannot be read: 4194432 bytes where at most 1048576 were expected"
+    assert row.words == "its answer has 4194304 bytes where at most 1048576 were expected"
 
 
 def test_a_check_in_python_is_a_report():

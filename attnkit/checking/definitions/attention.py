@@ -49,6 +49,11 @@ def with_mask(scores: Any, mask: Any) -> Any:
     return scores if mask is None else np.where(mask, scores, -np.inf)
 
 
+def mask_causally(scores: Any) -> Any:
+    """Scores with a causal mask of their last two axes."""
+    return np.where(np.tri(scores.shape[-2], scores.shape[-1], dtype=bool), scores, -np.inf)
+
+
 # how a mask is handed over; True means "may attend" in a case
 POLARITIES = {
     "keep": Way(),
@@ -107,10 +112,10 @@ def block_first(x: Any) -> Any:
 ATTEND = Definition(
     "scaled dot-product attention: softmax(Q Kᵀ / √K) V",
     {
-        "q": Argument("... T K", "q query queries"),
+        "q": Argument("... T K", "q query queries Q xq"),
         "k": Argument("... S K", "k key keys"),
         "v": Argument("... S V", "v value values"),
-        "mask": Argument("... T S", "mask attn_mask attention_mask m", draw="mask"),
+        "mask": Argument("... T S", "mask attn_mask attention_mask m padding_mask src_mask", draw="mask"),
     },
     {
         "scores": lambda q, k: q @ transposed(k),
@@ -123,9 +128,9 @@ ATTEND = Definition(
     (
         Case("plain"),
         Case("causal", needs=("mask",), given={"mask": draw_causal}),
-        Case("padding", lead=(2, 3), needs=("mask",), given={"mask": draw_padding}),
+        Case("padding", lead=(2, 4), needs=("mask",), given={"mask": draw_padding}),
         Case("any mask", needs=("mask",)),
-        Case("leading axes", lead=(2, 3)),
+        Case("leading axes", lead=(2, 4)),
         Case("no leading axis", lead=()),
         Case("large scores", given={"q": lambda g, r: 10 * LARGE * r.standard_normal((2, 5, 3))}),
         Case("no allowed key", needs=("mask",), given={"mask": draw_dead_row}, note="attnkit: zeros; PyTorch: NaN"),
@@ -189,11 +194,36 @@ ATTEND = Definition(
                 )
             },
         ),
+        Slip(
+            "the keys are reshaped, not transposed",
+            {"scores": lambda q, k: q @ k.reshape(*k.shape[:-2], k.shape[-1], k.shape[-2])},
+        ),
+        Slip(
+            "the weights are scaled, not the scores",
+            {
+                "scaled": lambda scores: scores,
+                "weights": lambda masked, q: stable_softmax(masked) / math.sqrt(q.shape[-1]),
+            },
+        ),
+        Slip(
+            "softmax is over the first axis, or over the heads",
+            {"weights": lambda masked: stable_softmax(masked, 1 if masked.ndim == 4 else 0)},
+        ),
         Slip("the values are those of the keys", {"output": lambda weights, k: weights @ k}),
     ),
-    {"mask": POLARITIES},
+    {
+        "mask": POLARITIES,
+        "causal": {
+            "none": Way(),
+            "causal": Way(
+                "it is causal by itself",
+                steps={"masked": lambda scaled, mask: with_mask(mask_causally(scaled), mask)},
+            ),
+        },
+    },
     "scaled_dot_product_attention attention attend sdpa dot_product_attention self_attention "
-    "run_scaled_dot_product_attention",
+    "run_scaled_dot_product_attention ScaledDotProductAttention Attention",
+    construct={"K": "d_k dim_k head_dim head_size dk d_head", "V": "d_v dim_v", "T": "seq_len"},
 )
 
 DEFINITIONS = {"softmax": SOFTMAX, "attend": ATTEND}

@@ -13,7 +13,7 @@ from attnkit.model.slips import Slip
 
 LENGTH, ROWS, BLOCK = 23, 5, 7
 VARIES = -1e9  # a property that differs from token to token or call to call
-CALLS = 60  # so many that every start is drawn
+CALLS = 300  # so many that every start is drawn, were it one a call
 
 
 def places_of(given: Any, tokens: Any) -> Any:

@@ -174,7 +174,11 @@ ROTATIONS: tuple[Slip[Formula], ...] = (
     ),
 )
 
-X = Argument("... T D", "x in_features query input inputs hidden_states embeddings")
+X = Argument(
+    "... T D",
+    "x in_features query input inputs hidden_states embeddings q key k value v queries keys values",
+    is_shared=True,
+)
 
 
 def weight(name: str, words: str) -> Argument:
@@ -219,6 +223,22 @@ ARGUMENTS = {
 BIASES = ("bq", "bk", "bv", "bo")
 
 
+def draw_shared(given: Any, generator: Any) -> Any:
+    """(..., T, T): any keys, the same for all texts, of which each row has one."""
+    lead, size = given["x"].shape[:-2], given["x"].shape[-2]
+    mask = generator.random((size, size)) < 0.6
+    mask[:, 0] |= ~mask.any(-1)
+    return np.broadcast_to(mask, (*lead, size, size)).copy()
+
+
+# over which axes a mask is handed over that all texts share
+MASK_AXES = {
+    "texts": Way(),
+    "square": Way("mask: (T, T)", {"mask": lambda mask: mask.reshape(-1, *mask.shape[-2:])[0]}),
+    "heads": Way("mask: (B, 1, T, T)", {"mask": expand}),
+}
+
+
 def draw_causal_square(given: Any, generator: Any) -> Any:
     """(..., T, T): a token may attend to itself and to those before it."""
     lead, size = given["x"].shape[:-2], given["x"].shape[-2]
@@ -226,9 +246,10 @@ def draw_causal_square(given: Any, generator: Any) -> Any:
 
 
 CONSTRUCT = {
-    "D": "d_model dim embed_dim n_embd hidden_size d embedding_dim width d_in d_out",
-    "heads": "num_heads n_heads n_head nhead heads h",
-    "M": "max_seq_len context_length block_size max_len",
+    "D": "d_model dim embed_dim n_embd hidden_size d embedding_dim width d_in d_out emb_dim embed_size emb_size "
+    "model_dim in_features out_features",
+    "heads": "num_heads n_heads n_head nhead heads h num_attention_heads",
+    "M": "max_seq_len context_length block_size max_len seq_len max_position_embeddings n_positions",
 }
 FUNCTIONS = "MultiHeadSelfAttention MultiHeadAttention MultiheadAttention CausalSelfAttention multi_head_attention mha"
 
@@ -241,14 +262,19 @@ MULTIHEAD = Definition(
         Case("plain"),
         Case("biases", needs=BIASES),
         Case("causal mask", needs=("mask",), given={"mask": draw_causal_square}),
-        Case("any mask", needs=("mask",)),
+        Case("any mask", needs=("mask",), given={"mask": draw_shared}),
         Case("one token", sizes={"T": 1}),
         Case("more tokens", lead=(3,), sizes={"T": 11}),
         Case("two heads", given={"heads": 2}),
     ),
     "... T D",
     SLIPS,
-    {"weights": layouts_of("wq", "wk", "wv", "wo", "wqkv"), "mask": POLARITIES, "causal": CAUSAL},
+    {
+        "weights": layouts_of("wq", "wk", "wv", "wo", "wqkv"),
+        "mask": POLARITIES,
+        "mask-axes": MASK_AXES,
+        "causal": CAUSAL,
+    },
     FUNCTIONS,
     {"heads": 3},
     CONSTRUCT,

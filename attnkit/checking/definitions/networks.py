@@ -89,7 +89,7 @@ FFN = Definition(
         "activated": lambda hidden: apply_activation("relu", hidden),
         "network": lambda activated, w2, b2: with_bias(activated @ w2, b2),
     },
-    {"D": 5, "F": 11},
+    {"D": 5, "F": 20},
     (
         Case("plain", lead=(2, 3)),
         Case("biases", lead=(2, 3), needs=("b1", "b2")),

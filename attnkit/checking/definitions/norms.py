@@ -44,7 +44,11 @@ CASES = (
         needs=("gamma",),
     ),
 )
-CONSTRUCT = {"D": "d_model dim hidden_size normalized_shape features size num_features n_embd d", "eps": "eps epsilon"}
+CONSTRUCT = {
+    "D": "emb_dim embed_dim emb_size embed_size model_dim ndim d_model dim hidden_size "
+    "normalized_shape features size num_features n_embd d",
+    "eps": "eps epsilon",
+}
 EPSILONS = Number("eps is {}", {"root": lambda value: lambda variance: np.sqrt(variance + value)}, 1e-5, (1e-12, 1.0))
 
 LAYERNORM = Definition(

@@ -61,7 +61,7 @@ ROPE = Definition(
         "theta": Argument("", "theta base rope_theta rope_base", role="number"),
     },
     ROPE_STEPS,
-    {"T": 5, "K": 6},
+    {"T": 5, "K": 6, "M": 128},
     (
         Case("positions from 0", lead=(2,), given={"positions": count_positions}),
         Case("any positions", lead=(2,), given={"positions": scatter_positions}, needs=("positions",)),
