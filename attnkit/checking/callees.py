@@ -381,7 +381,7 @@ class PythonCallee:
         places = [name for name in self.definition.construct if name not in numbers]
         self.binding = self._bind(self.facts["parameters"], Names(synonyms, (), places, [*synonyms]))
         settings = {word: sizes[name] for name, words in synonyms.items() if name in sizes for word in words.split()}
-        sizes["config"] = {"namespace": settings}
+        sizes["config"] = {"namespace": {"bias": False, **settings}}
         values = {one: sizes[argument] for one, argument in self.binding.arguments.items() if argument in sizes}
         reply, _ = self.host.ask({"do": "construct", "values": values, "dtype": dtype}, (), LEAST_BYTES)
         if not reply["ok"]:

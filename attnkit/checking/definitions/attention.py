@@ -207,7 +207,7 @@ ATTEND = Definition(
         ),
         Slip(
             "softmax is over the first axis, or over the heads",
-            {"weights": lambda masked: stable_softmax(masked, 1 if masked.ndim == 4 else 0)},
+            {"weights": lambda masked: stable_softmax(masked, 0 if masked.ndim == 3 else 1)},
         ),
         Slip("the values are those of the keys", {"output": lambda weights, k: weights @ k}),
     ),
