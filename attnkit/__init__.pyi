@@ -709,6 +709,7 @@ def check(
     case: int | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    template: Literal["torch", "numpy", "jax", "c"] | None = None,
     hide_slip: bool = False,
     bind: Sequence[str] | str = (),
     convention: Sequence[str] | str = (),

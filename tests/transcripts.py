@@ -40,7 +40,7 @@ LINKS = {
 }  # of the folder of a case
 MODES = {*filter(None, os.environ.get("ATTNKIT_TRANSCRIPTS", "").split(","))}
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-COMMAND = re.compile(r"^\$ (\S.*)\n", re.MULTILINE)
+COMMAND = re.compile(r"^\$ (\S.*<<'END'\n(?:.*\n)*?END|\S.*)\n", re.MULTILINE)  # one line, or a here-document
 
 
 class Case(NamedTuple):

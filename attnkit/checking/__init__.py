@@ -13,4 +13,5 @@ courses       functions of courses, and the stages that they stand for
 checks        what a check is asked to do: an implementation of one stage, or all that a file has
 report        what was found, as a record that shows itself
 grading       reports for graders: JUnit, Gradescope
+templates     examples to start from: a function of Python, a program in C
 """

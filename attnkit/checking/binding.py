@@ -63,7 +63,7 @@ def bind(slots: Sequence[Slot], names: Names, stated: Mapping[str, str], where: 
         spelled = simplify(slot.name)
         fits = [argument for argument, words in names.synonyms.items() if spelled in map(simplify, words.split())]
         fits = [one for one in fits if one not in found.values() or one in names.shared]
-        if slot.name not in found and fits:
+        if slot.name not in found and fits and slot.kind not in ("rest", "names"):
             found[slot.name] = fits[0]
     is_open = any(slot.kind in ("rest", "names") for slot in slots)
     by_place = _bind_by_place(slots, names, found, where)

@@ -325,7 +325,9 @@ class PythonCallee:
             if not one.parts and name not in self.definition.defaults and not self.definition.drive
         ]
         shared = [*sizes, *(name for name, one in arguments.items() if one.is_shared)]
-        return Names({name: one.names for name, one in arguments.items()} | sizes, required, places, shared)
+        own = not self.definition.drive  # whose arguments have names of their own, which parameters do not mean
+        synonyms = {name: f"{name} {one.names}" if own else one.names for name, one in arguments.items()}
+        return Names(synonyms | sizes, required, places, shared)
 
     def takes(self, argument: str) -> bool:
         if self.is_class and not self.definition.drive:
@@ -350,21 +352,25 @@ class PythonCallee:
                 return Outcome(None, lacks=lacking[0])
         else:
             binding, parameters = self.binding, self.facts["parameters"]
-            given = {**self._absent(case, given), **case.sizes, **self.literals, **given}
+            absent = self._make_absent(case, given)
+            given = {**self.definition.defaults, **absent, **case.sizes, **self.literals, **given}
         return self._call(case, binding, parameters, given, dtype)
 
-    def _absent(self, case: Drawn, given: Mapping[str, Any]) -> dict[str, Array]:
-        """Zeros for what a case lacks and a function requires, such as a bias."""
+    def _make_absent(self, case: Drawn, given: Mapping[str, Any]) -> dict[str, Array]:
+        """Zeros for what a case lacks and a parameter without a default takes, such as a bias."""
         arguments = self.definition.arguments
-        bound = [
-            self.binding.arguments.get(name, "") for name, _, has_default in self.facts["parameters"] if not has_default
+        lacking = [
+            self.binding.arguments[name]
+            for name, _, has_default in self.facts["parameters"]
+            if name in self.binding.arguments and not has_default and self.binding.arguments[name] not in given
         ]
-        numbers = {name: arguments[name] for name in bound if name in arguments and name not in given}
-        return {
-            name: np.zeros(find_shape(one.axes, case.sizes, case.lead))
-            for name, one in numbers.items()
-            if one.axes and one.draw == "normal"
-        }
+        absent = {}
+        for name in lacking:
+            if name in arguments and arguments[name].axes and arguments[name].draw == "normal":
+                parts = arguments[name].joins.split() or [name]
+                shapes = [find_shape(arguments[part].axes, case.sizes, case.lead) for part in parts]
+                absent[name] = np.zeros((*shapes[0][:-1], sum(shape[-1] for shape in shapes)))
+        return absent
 
     def _construct(
         self, case: Drawn, given: Mapping[str, Any], dtype: str
@@ -403,27 +409,34 @@ class PythonCallee:
         """
         free = {one: tuple(shape) for one, shape in tensors.items()}
         arguments = self.definition.arguments
-        ordered = sorted((name for name in given if arguments[name].role == "parameter"), key=self._is_part)
-        done: set[str] = set()
-        for name in ordered:
-            argument = arguments[name]
-            if name in done:
-                continue
-            found = find_parameter(free, argument.names, given[name].shape, bool(argument.joins))
-            if found is None and argument.joins:
-                continue
-            if found is None:
-                listed = ", ".join(f"{one} {shape}" for one, shape in free.items())
-                problem = f"no parameter of it is {name} {given[name].shape}; it has {listed or 'none'}"
-                return Outcome(None, problem=problem, lacks=name, unbuilt=True)
-            value = given[name] if free.pop(found) == given[name].shape else given[name].T
-            if failed := self._set(found, value, dtype):
-                return failed
-            done |= {*argument.joins.split()}
+        pending = [name for name in given if arguments[name].role == "parameter"]
+        pending.sort(key=self._is_part)
+        for by_name in (True, False):
+            for name in [*pending]:
+                argument = arguments[name]
+                found = find_parameter(free, argument.names, given[name].shape, by_name or bool(argument.joins))
+                if found is None or name not in pending:
+                    continue
+                shape = free.pop(found)
+                if shape != given[name].shape and name in self._laid_out:
+                    return Outcome(None, problem=f"{found} is {shape}, and {name} {given[name].shape}")
+                value = given[name] if shape == given[name].shape else given[name].T
+                if failed := self._set(found, value, dtype):
+                    return failed
+                pending = [one for one in pending if one not in (name, *argument.joins.split())]
+        if lacking := [name for name in pending if not arguments[name].joins]:
+            listed = ", ".join(f"{one} {shape}" for one, shape in free.items())
+            problem = f"no parameter of it is {lacking[0]} {given[lacking[0]].shape}; it has {listed or 'none'}"
+            return Outcome(None, problem=problem, lacks=lacking[0])
         for found, shape in free.items():
             if "bias" in simplify(found) and (failed := self._set(found, np.zeros(shape), dtype)):
                 return failed
         return None
+
+    @property
+    def _laid_out(self) -> set[str]:
+        """The parameters whose layout is a convention."""
+        return {name for way in self.definition.conventions.get("weights", {}).values() for name in way.send}
 
     def _set(self, name: str, value: Array, dtype: str) -> Outcome | None:
         request = {"do": "set", "name": name, "value": {"array": 0}, "dtype": dtype}
@@ -466,7 +479,9 @@ class PythonCallee:
         order = [*in_place, *by_name.values()]
         request = {"do": "call", "places": places, "names": names, "dtype": dtype, "most": most_bytes(arrays)}
         outcome, results = self._ask(request, arrays, order)
-        shape = find_shape(self.definition.answer, {**case.sizes, **given}, case.lead)
+        sizes, axes = {**case.sizes, **given}, self.definition.answer
+        is_known = all(axis in sizes or axis == "..." for axis in axes.split())
+        shape = find_shape(axes, sizes, case.lead) if is_known else ()
         fitting = [one for one in results if one.shape == shape]
         return outcome._replace(array=fitting[0]) if fitting else outcome
 

@@ -15,7 +15,7 @@ class Adapter(NamedTuple):
 
 
 KEEP = {"mask": "keep"}
-OUT_IN = {"weights": "out,in"}
+OUT_IN = {"weights": "out-in"}
 EVEN_ODD = {"pairs": "even-odd"}
 
 # Stanford CS336, assignment 1: tests/adapters.py

@@ -229,8 +229,18 @@ def describe_causes(causes: Sequence[NamedSlip], failing: Sequence[Tested], hide
     largest = max((row.largest for row in failing if not np.isnan(row.largest)), default=np.nan)
     names = " or ".join(dict.fromkeys(cause.slip.name for cause in causes[:MOST_CAUSES]))
     sure = "" if causes[0].is_decisive else "undecidable in this dtype: "
-    figures = f" ({causes[0].remaining:.0e} instead of {largest:.1g})" if causes[0].remaining < largest else ""
+    left = describe_small(causes[0].remaining)
+    figures = f" ({left} instead of {largest:.1g})" if causes[0].remaining < largest else ""
     return f"{sure}equal{figures} if {names}"
+
+
+def describe_small(remaining: float) -> str:
+    """A difference that a slip leaves.
+
+    >>> describe_small(2.1e-7), describe_small(0)
+    ('2e-07', '0')
+    """
+    return f"{remaining:.0e}" if remaining else "0"
 
 
 def describe_smallest(row: Tested) -> list[str]:

@@ -23,8 +23,10 @@ from attnkit.model.slips import Slip
 ROUNDINGS = range(4)  # seeds of the roundings of each step that measure the noise
 LEAST_ULPS = 4  # of the largest number of an answer, by which it may always differ
 COARSE = 8.0  # times the tolerance by one rounding, by which a slip is rejected before its noise is measured again
+MOST_ORDERED = 4  # arguments by place, whose orders are tried
 MOST_PAIRS = 1000  # of slips that are tried
 MOST_ENDS = 3  # of the process of an implementation, after which it is not called again
+FEW_SLIPS = 20  # of a definition, which are tried with every convention that may be meant
 MOST_TRIED = 3  # combinations of conventions with which two slips at once are looked for
 
 MISSING = "not implemented"
@@ -41,10 +43,14 @@ class StatedTolerance(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """The right answer of a case, and how far rounding may move it."""
+    """The right answer of a case, and how far rounding may move it.
+
+    overflows  where no finite number may be left of it in the dtype
+    """
 
     array: Array
     noise: float
+    overflows: Array = np.zeros((), bool)
 
     @property
     def scale(self) -> float:
@@ -97,6 +103,11 @@ class Trial(NamedTuple):
     @property
     def failing(self) -> list[Tested]:
         return [row for row in self.rows if row.status == "FAIL"]
+
+    @property
+    def unanswered(self) -> int:
+        """How many failing rows have no answer."""
+        return sum(row.outcome.array is None for row in self.failing)
 
 
 @dataclass(frozen=True)
@@ -156,7 +167,7 @@ class Examiner:
 
     def __post_init__(self) -> None:
         self.conventions = dict(self.definition.conventions)
-        if len(self.callee.by_place) > 1:
+        if 1 < len(self.callee.by_place) <= MOST_ORDERED:
             self.conventions["order"] = find_orders(self.callee.by_place)
 
     def judge(self, cases: Sequence[Case]) -> Findings:
@@ -165,9 +176,9 @@ class Examiner:
         trials: list[Trial] = []
         for choice in self.choices():
             trials.append(self.try_choice(choice, drawn))
-            if not trials[-1].failing:
+            if not trials[-1].failing or all(row.status == "skip" for row in trials[-1].rows):
                 break
-        trials.sort(key=lambda trial: len(trial.failing))  # stable: of equal ones the most usual
+        trials.sort(key=lambda trial: (len(trial.failing), trial.unanswered))  # stable: of equal ones the most usual
         self.refuse_unbuilt(trials[0])
         best, causes = self.find_cause(trials)
         chosen = zip(best.ways, self.conventions.values(), strict=True)
@@ -267,11 +278,13 @@ class Examiner:
         *_, answer = steps
         array = work(steps, given)[answer]
         finite, noise = np.isfinite(array), 0.0
+        overflows = ~finite
         for seed in () if self.definition.is_exact else roundings:
             moved = work(steps, given, make_rounding(self.dtype, seed))[answer]
             off = np.abs(np.subtract(moved, array, where=finite, out=np.zeros(array.shape)))
             noise = max(noise, float(off[np.isfinite(off)].max(initial=0)))
-        return Expected(array, noise)
+            overflows |= ~np.isfinite(moved)
+        return Expected(array, noise, overflows)
 
     def allowed(self, expected: Expected) -> float:
         """By how much an answer may differ."""
@@ -313,17 +326,38 @@ class Examiner:
         if not trials[0].failing:
             return trials[0], []
         right = len(trials[0].rows) - len(trials[0].failing)
-        errors = min(count_errors(trial) for trial in trials)
-        likely = [one for one in trials if len(one.rows) - len(one.failing) >= right or count_errors(one) == errors]
-        likely = [one for one in likely if count_errors(one) == errors] or likely
-        for trial in likely:
-            if causes := self.explain(trial, [[slip] for slip in self.definition.slips]):
-                return trial, causes
+        errors = min(trial.unanswered for trial in trials)
+        likely = [one for one in trials if len(one.rows) - len(one.failing) >= right or one.unanswered == errors]
+        trials = [one for one in likely if one.unanswered == errors] or likely
+        singles = [[slip] for slip in self.definition.slips]
+        for at, trial in enumerate(trials):
+            if causes := self.explain(trial, singles):
+                return trial, causes + self.explain_otherwise(trial, trials[at + 1 :], causes)
         slips = self.definition.slips
         for trial in likely[:MOST_TRIED] if len(slips) * (len(slips) - 1) // 2 <= MOST_PAIRS else ():
             if causes := self.explain(trial, [*map(list, itertools.combinations(slips, 2))]):
                 return trial, causes
-        return min(trials, key=lambda trial: (len(trial.failing), count_errors(trial))), []
+        return min(trials, key=lambda trial: (len(trial.failing), trial.unanswered)), []
+
+    def has_same_calls(self, trial: Trial, other: Trial) -> bool:
+        """Whether trials hand over the same, and differ in what is expected alone."""
+        return all(
+            not (way.send or way.exchange or than.send or than.exchange) or way is than
+            for way, than in zip(trial.ways, other.ways, strict=True)
+        )
+
+    def explain_otherwise(self, trial: Trial, others: Sequence[Trial], causes: Sequence[NamedSlip]) -> list[NamedSlip]:
+        """Other slips, which explain with other ways of conventions."""
+        found: dict[str, NamedSlip] = {}
+        for other in others if len(self.definition.slips) <= FEW_SLIPS else ():
+            if not self.has_same_calls(other, trial):
+                continue
+            words = ", ".join(way.words for way in other.ways if way.words and way not in trial.ways)
+            for cause in self.explain(other, [[slip] for slip in self.definition.slips]):
+                if cause.slip.name not in [one.slip.name for one in causes] and cause.is_decisive:
+                    named = cause.slip._replace(name=f"{cause.slip.name} ({words})" if words else cause.slip.name)
+                    found.setdefault(cause.slip.name, cause._replace(slip=named))
+        return [*found.values()]
 
     def explain(self, trial: Trial, candidates: Sequence[Sequence[Slip[Formula]]]) -> list[NamedSlip]:
         """The slips that explain each row of a trial that has numbers."""
@@ -354,7 +388,8 @@ class Examiner:
             if remaining is None:
                 return None
             most = max(most, remaining)
-            is_decisive |= row.status == "FAIL" and not row.largest <= DECISIVE * remaining
+            overflows = row.outcome.array is not None and not np.isfinite(row.outcome.array).all()
+            is_decisive |= row.status == "FAIL" and (overflows or not row.largest <= DECISIVE * remaining)
         return NamedSlip(Slip(name, changes), most, is_decisive)
 
     @quiet
@@ -372,8 +407,7 @@ class Examiner:
         if other.array.shape != array.shape:
             return None
         off = difference(array, other.array)
-        if not np.isfinite(array).all():  # as the slip is in the dtype of the implementation
-            off = np.where(np.isfinite(array), off, 0 if row.status == "FAIL" and row.words else np.inf)
+        off = np.where(~np.isfinite(array) & other.overflows, 0, off)
         allowed = self.allowed(other)
         return float(off.max(initial=0)) / (other.scale or 1) if (off <= allowed).all() else None
 
@@ -382,6 +416,8 @@ class Examiner:
         if array.shape != expected.array.shape:
             return False
         off = difference(array, expected.array)[np.isfinite(array)]
+        if not (np.isfinite(array) | expected.overflows).all():
+            return False
         return float(off.max(initial=0)) <= COARSE * self.allowed(expected)
 
     # the smallest case
@@ -402,11 +438,6 @@ class Examiner:
                     drawn, row, smaller = other, tried, True
                     break
         return row
-
-
-def count_errors(trial: Trial) -> int:
-    """How many cases have no answer."""
-    return sum(row.outcome.array is None for row in trial.failing)
 
 
 def as_notes_of_rank(rows: Sequence[Tested]) -> list[Tested]:

@@ -308,6 +308,8 @@ TOOLS: Mapping[str, str] = {
     "softmax": "probabilities attention_weights normalize_scores",
     "merge": "combine ring_attention",
     "exercise": "exercises quiz practice homework worksheet grade grading",
+    "check STAGE FILE.py": "autograder autograde autograding gradescope nbgrader otter_grader junit github_classroom "
+    "verify validate unittest test_suite homework_check implementation",
     "sample": "samples example examples demo demos tutorial",
     "help lecture": "lesson lessons course courses chapter chapters curriculum syllabus",
     "--help": "tools usage man docs doc list",

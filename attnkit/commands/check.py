@@ -22,6 +22,7 @@ from attnkit.checking.definition import Definition
 from attnkit.checking.definitions import DEFINITIONS
 from attnkit.checking.grading import write_gradescope, write_junit
 from attnkit.checking.report import CheckReport, make_check_report
+from attnkit.checking.templates import TEMPLATES, write_template
 from attnkit.checking.verdict import StatedTolerance
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
@@ -93,6 +94,9 @@ def check(
             atol=typer.Option(min=0, help="absolute tolerance, in place of measured noise"),
         ),
     ],
+    template: Annotated[
+        str | None, options.choice(TEMPLATES, "print an example to start from, with the signature of the stage")
+    ] = None,
     hide_slip: Annotated[bool, typer.Option(help="do not name slips, as in an exam")] = False,
     conventions: Conventions,
     limits: Limits,
@@ -118,6 +122,10 @@ def check(
       attnkit check layernorm mine.py:LayerNorm --python .venv/bin/python
       attnkit check softmax --send npy -- ./my_program
     """
+    if template is not None:
+        if request.target or not request.stage:
+            raise UsageError("expected a stage alone: attnkit check attend --template numpy > mine.py", "--template")
+        return write_template(request.stage, find_definition(request.stage), template)
     if not request.target:
         return explain(find_definition(request.stage), request.stage) if request.stage else list_stages()
     points = read_points(grading.points)

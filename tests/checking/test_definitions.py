@@ -22,7 +22,6 @@ EQUAL = {
     "attend": [{"blocked scores are 0 instead of −∞", "the scores are multiplied by the mask"}],
     "layernorm": [{"eps is missing", "eps is 1e-12"}],
     "rmsnorm": [{"eps is missing", "eps is 1e-12"}],
-    "block": [{"norm: eps is missing", "norm: eps is 1e-12"}],
     "sinusoidal": [{"the exponent is i/D", "the base is 100"}],
 }
 SAMPLED = {
@@ -166,6 +165,11 @@ def test_the_right_implementation_passes_and_has_no_slip(name):
     assert findings.is_right and not findings.causes
 
 
+def near(slip, named):
+    """Whether slips are those of small values of eps in a whole, which rounding hides from one another."""
+    return slip.name in named and all(one.startswith("norm: eps is") for one in named)
+
+
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_each_slip_is_seen_and_named(name):
     definition = DEFINITIONS[name]
@@ -176,7 +180,10 @@ def test_each_slip_is_seen_and_named(name):
         findings = examiner.judge(definition.cases)
         named = {cause.slip.name for cause in findings.causes}
         if findings.is_right != (slip.name in RIGHT.get(name, ())) or (
-            not findings.is_right and named != {slip.name} and named not in EQUAL.get(name, []) and not are_eps(named)
+            not findings.is_right
+            and named != {slip.name}
+            and named not in EQUAL.get(name, [])
+            and not near(slip, named)
         ):
             wrong.append((slip.name, findings.is_right, named))
     assert wrong == []

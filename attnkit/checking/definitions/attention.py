@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from attnkit.checking.definition import Argument, Case, Definition, Way
-from attnkit.model.exercises.worked_steps import softmax_of, transposed
+from attnkit.model.exercises.worked_steps import Formula, Steps, softmax_of, transposed
 from attnkit.model.slips import (
     BLOCKED_ZERO,
     MULTIPLIED_SCALE,
@@ -17,12 +17,57 @@ from attnkit.model.slips import (
 )
 
 LARGE, OFFSET = 100.0, 1e4
+FINITE = -1e30  # of code that has no −∞
 
 
 def stable_softmax(scores: Any, axis: int = -1) -> Any:
     """Softmax with the largest score subtracted; zeros where all scores are −∞."""
+    return softmax_of(subtract_largest(scores, axis), axis)
+
+
+def subtract_largest(scores: Any, axis: int = -1) -> Any:
+    """Scores less the largest along an axis; −∞ where all are −∞."""
     largest = scores.max(axis=axis, keepdims=True)
-    return softmax_of(scores - np.where(np.isfinite(largest), largest, 0), axis)
+    return scores - np.where(np.isfinite(largest), largest, 0)
+
+
+def divide_by_sum(exponentials: Any, axis: int = -1) -> Any:
+    """Exponentials divided by their sum; zeros where it is 0."""
+    sums = exponentials.sum(axis=axis, keepdims=True)
+    return np.where(sums == 0, 0, exponentials / sums)
+
+
+# softmax over the keys, from the step "masked"
+WEIGHTS: Steps = {
+    "shifted": lambda masked: subtract_largest(masked),
+    "exponentials": lambda shifted: np.exp(shifted),
+    "weights": lambda exponentials: divide_by_sum(exponentials),
+}
+
+
+def softmax_as_written(scores: Any, axis: int = -1, fill: float = -np.inf) -> Any:
+    """Softmax as code has it: without an allowed score NaN, or equal weights.
+
+    fill  what stands for −∞ in the code
+    """
+    scores = np.where(np.isneginf(scores), fill, scores)
+    exponentials = np.exp(scores - scores.max(axis=axis, keepdims=True))
+    return exponentials / exponentials.sum(axis=axis, keepdims=True)
+
+
+def written_softmax(fill: float, axis: int = -1) -> Formula:
+    """The formula of `softmax_as_written`."""
+    return lambda masked: softmax_as_written(masked, axis, fill)
+
+
+def with_number(fill: float) -> Formula:
+    """The formula of masked scores with another number for −∞."""
+    return lambda masked: np.where(np.isneginf(masked), fill, masked)
+
+
+def over_axis(name: str, axis: int, hint: str = "") -> list[Slip[Any]]:
+    """The slips of a softmax along another axis, by what blocks a key."""
+    return [Slip(name, {"weights": written_softmax(fill, axis)}, hint) for fill in (-np.inf, FINITE)]
 
 
 def draw_causal(given: Any, generator: Any) -> Any:
@@ -69,7 +114,13 @@ SOFTMAX = Definition(
         "x": Argument("... N", "x scores logits in_features input inputs z values"),
         "dim": Argument("", "dim axis", role="number"),
     },
-    {"x0": lambda x: x, "weights": lambda x0, dim: stable_softmax(x0, dim)},
+    {
+        "x0": lambda x: x,
+        "shifted": lambda x0, dim: subtract_largest(x0, dim),
+        "exponentials": lambda shifted: np.exp(shifted),
+        "weights": lambda exponentials, dim: divide_by_sum(exponentials, dim),
+        "answer": lambda weights: weights,
+    },
     {"N": 7},
     (
         Case("plain", lead=(2, 5), given={"dim": -1}),
@@ -82,26 +133,32 @@ SOFTMAX = Definition(
     "... N",
     (
         Slip("softmax is over the last axis, whatever the axis asked for", {"weights": lambda x0: stable_softmax(x0)}),
-        Slip("softmax is over the first axis", {"weights": lambda x0: stable_softmax(x0, 0)}),
-        Slip("softmax is over the axis before the last", {"weights": lambda x0: stable_softmax(x0, -2)}),
+        Slip("softmax is over the first axis", {"weights": lambda x0: softmax_as_written(x0, 0)}),
+        Slip("softmax is over the axis before the last", {"weights": lambda x0: softmax_as_written(x0, -2)}),
         Slip(
             "softmax is over all numbers", {"weights": lambda x0: np.exp(x0 - x0.max()) / np.exp(x0 - x0.max()).sum()}
         ),
         Slip(
             "the largest score is not subtracted, so that e^score overflows",
-            {"weights": lambda x0, dim: softmax_of(x0, dim)},
+            {"shifted": lambda x0: x0},
         ),
-        Slip("it is the logarithm of softmax", {"weights": lambda x0, dim: np.log(stable_softmax(x0, dim))}),
-        Slip("the exponents have the wrong sign", {"weights": lambda x0, dim: stable_softmax(-x0, dim)}),
+        Slip("it is the logarithm of softmax", {"answer": lambda weights: np.log(weights)}),
+        Slip("it is the logarithm of softmax", {"answer": lambda shifted, dim: shifted - log_sum(shifted, dim)}),
         Slip(
-            "the exponentials are not divided by their sum",
-            {"weights": lambda x0, dim: np.exp(x0 - x0.max(dim, keepdims=True))},
+            "the exponents have the wrong sign",
+            {"weights": lambda x0, dim: softmax_of(-x0 - (-x0).max(dim, keepdims=True), dim)},
         ),
+        Slip("the exponents have the wrong sign", {"weights": lambda x0, dim: softmax_as_written(-x0, dim)}),
+        Slip("the exponentials are not divided by their sum", {"weights": lambda exponentials: exponentials}),
         Slip("the base is 2 instead of e", {"weights": lambda x0, dim: stable_softmax(x0 * math.log(2), dim)}),
         Slip("softmax is applied twice", {"weights": lambda x0, dim: stable_softmax(stable_softmax(x0, dim), dim)}),
     ),
     functions="softmax stable_softmax run_softmax",
 )
+
+
+def log_sum(shifted: Any, axis: int) -> Any:
+    return np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
 
 
 def block_first(x: Any) -> Any:
@@ -121,7 +178,7 @@ ATTEND = Definition(
         "scores": lambda q, k: q @ transposed(k),
         "scaled": lambda scores, q: scores / math.sqrt(q.shape[-1]),
         "masked": lambda scaled, mask: with_mask(scaled, mask),
-        "weights": lambda masked: stable_softmax(masked),
+        **WEIGHTS,
         "output": lambda weights, v: weights @ v,
     },
     {"T": 5, "S": 7, "K": 3, "V": 6},
@@ -155,13 +212,13 @@ ATTEND = Definition(
             {"scaled": lambda scores, q: scores / math.sqrt(q.shape[-1] * (q.shape[-3] if q.ndim > 3 else 1))},
             "K is the width of one head",
         ),
-        Slip(OVER_QUERIES, {"weights": lambda masked: stable_softmax(masked, -2)}, "each row of weights adds up to 1"),
-        Slip("softmax is over the batch, not the keys", {"weights": lambda masked: stable_softmax(masked, 0)}),
+        *over_axis(OVER_QUERIES, -2, "each row of weights adds up to 1"),
+        *over_axis("softmax is over the batch, not the keys", 0),
         Slip(
             "the largest score is not subtracted, so that e^score overflows",
-            {"weights": lambda masked: softmax_of(masked)},
+            {"shifted": lambda masked: masked},
         ),
-        Slip("softmax is missing", {"weights": lambda masked: masked}),
+        *(Slip("softmax is missing", {"weights": with_number(fill)}) for fill in (-np.inf, -1e9)),
         Slip("the mask is ignored", {"masked": lambda scaled: scaled}),
         Slip(
             BLOCKED_ZERO,
@@ -172,6 +229,11 @@ ATTEND = Definition(
             "the mask is added as 1 and 0",
             {"masked": lambda scaled, mask: scaled if mask is None else scaled + mask},
             "add 0 where a query may attend, and −∞ where it may not",
+        ),
+        Slip(
+            "1 is added to the scores of blocked keys",
+            {"masked": lambda scaled, mask: scaled if mask is None else scaled + 1 - mask},
+            "add −∞",
         ),
         Slip(
             "the scores are multiplied by the mask",

@@ -4,6 +4,7 @@ A part keeps its steps and its slips; in a whole its steps get a prefix, and rea
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -16,10 +17,15 @@ from attnkit.checking.definitions.attention import POLARITIES, stable_softmax
 from attnkit.checking.definitions.formulas import rename, with_names
 from attnkit.checking.definitions.heads import ARGUMENTS as OF_HEADS
 from attnkit.checking.definitions.heads import CAUSAL, CONSTRUCT, MULTIHEAD, ROTARY
-from attnkit.checking.definitions.linear import layouts_of, with_bias
+from attnkit.checking.definitions.linear import layouts_of, with_bias, within
 from attnkit.checking.definitions.networks import FFN, OF_NETWORKS, SWIGLU
 from attnkit.checking.definitions.norms import LAYERNORM, RMSNORM
-from attnkit.checking.definitions.positions import THETA, frequencies, interleave, scatter_positions
+from attnkit.checking.definitions.positions import (
+    MOST_TOKENS,
+    THETA,
+    frequencies,
+    scatter_positions,
+)
 from attnkit.checking.definitions.texts import as_ids
 from attnkit.model.exercises.worked_steps import Formula, Steps, work
 from attnkit.model.slips import NO_CAUSAL, Slip
@@ -94,15 +100,23 @@ class Layer(NamedTuple):
 
 
 def gather_slips(layers: Iterable[Layer]) -> list[Slip[Formula]]:
-    """The slips of all layers at once: of their order, then of their portions."""
-    found: dict[str, dict[str, Formula]] = {}
+    """The slips of all layers at once: those of their order, then those of their parts.
+
+    A part may have several slips of one name; the first is that of all parts of a kind, and so is the second.
+    """
+    found: dict[tuple[str, int], dict[str, Formula]] = {}
     for layer in layers:
-        named = [*layer.others.items()]
-        for part in layer.parts:
-            named += [(f"{part.kind}: {slip.name}", part.place(slip.changes)) for slip in part.slips]
-        for words, changes in named:
-            found[words] = {**found.get(words, {}), **changes}
-    return [Slip(words, changes) for words, changes in found.items()]
+        groups = [[*layer.others.items()]]
+        groups += [
+            [(f"{part.kind}: {one.name}", part.place(one.changes)) for one in part.slips] for part in layer.parts
+        ]
+        for group in groups:
+            seen: Counter[str] = Counter()
+            for words, changes in group:
+                one = words, seen[words]
+                seen[words] += 1
+                found[one] = {**found.get(one, {}), **changes}
+    return [Slip(words, changes) for (words, _), changes in found.items()]
 
 
 def place_ways(ways: Mapping[str, Way], layers: Iterable[Layer]) -> dict[str, Way]:
@@ -296,15 +310,6 @@ NORMS = {
 CROSSES = ("cross_attn", "multihead_attn", "cross_attention", "encoder_attn", "src_attn")
 
 
-def within(prefixes: Sequence[str], names: str) -> str:
-    """Names as those of modules with some prefixes.
-
-    >>> within(["attn", ""], "wq q.weight")
-    'attn.wq attn.q.weight wq q.weight'
-    """
-    return " ".join(f"{prefix}.{name}" if prefix else name for prefix in prefixes for name in names.split())
-
-
 def parameter(axes: str, names: str) -> Argument:
     return Argument(axes, names, role="parameter")
 
@@ -312,10 +317,10 @@ def parameter(axes: str, names: str) -> Argument:
 def norm_arguments(number: str, has_bias: bool, at: str = "") -> dict[str, Argument]:
     """The arguments of a norm of a layer."""
     names = NORMS[number]
-    weight = within([*names.split()], "weight gamma scale g gain") + " " + names
+    weight = within(names, "weight gamma scale g gain") + " " + names
     found = {f"ln{number}{at}": parameter("D", weight)}
     if has_bias:
-        found[f"ln{number}b{at}"] = parameter("D", within([*names.split()], "bias beta shift offset b"))
+        found[f"ln{number}b{at}"] = parameter("D", within(names, "bias beta shift offset b"))
     return found
 
 
@@ -348,7 +353,7 @@ OF_LAYER = {
     "eps": EPS.names,
     "theta": "theta rope_theta base",
 }
-SIZES = {"T": 5, "D": 12, "F": 7, "M": 16}
+SIZES = {"T": 5, "D": 12, "F": 7}
 CS336_LAYER = {
     "ln1": "ln1.weight", "ln2": "ln2.weight",
     "wq": "attn.q_proj.weight", "wk": "attn.k_proj.weight", "wv": "attn.v_proj.weight", "wo": "attn.output_proj.weight",
@@ -403,7 +408,7 @@ BLOCK = Definition(
         "pairs": place_ways(ROTARY.conventions["pairs"], [LLAMA]),
     },
     "TransformerBlock Block transformer_block run_transformer_block DecoderBlock LlamaDecoderLayer",
-    {"heads": 3, "theta": THETA, "eps": 1e-5},
+    {"heads": 3, "theta": THETA, "eps": 1e-5, "M": MOST_TOKENS},
     OF_LAYER,
 )
 
@@ -443,7 +448,7 @@ GPT_BLOCK = Definition(
     gather_slips([GPT]),
     {"weights": layouts_of(*ALL_WEIGHTS), "activation": activations_of(GPT)},
     "GPTBlock TransformerBlock Block DecoderBlock transformer_block",
-    {"heads": 3, "eps": 1e-5},
+    {"heads": 3, "eps": 1e-5, "M": MOST_TOKENS},
     OF_LAYER,
 )
 ENCODER = place_encoder_layer("x")
@@ -461,7 +466,7 @@ ENCODER_LAYER = Definition(
         "mask": POLARITIES,
     },
     "EncoderLayer TransformerEncoderLayer encoder_layer EncoderBlock",
-    {"heads": 3, "eps": 1e-5},
+    {"heads": 3, "eps": 1e-5, "M": MOST_TOKENS},
     OF_LAYER,
 )
 DECODER = place_decoder_layer("x")
@@ -497,7 +502,7 @@ DECODER_LAYER = Definition(
         },
     },
     "DecoderLayer TransformerDecoderLayer decoder_layer DecoderBlock",
-    {"heads": 3, "eps": 1e-5},
+    {"heads": 3, "eps": 1e-5, "M": MOST_TOKENS},
     OF_LAYER,
 )
 
@@ -525,10 +530,10 @@ def share_parameters(layers: Sequence[Layer]) -> dict[str, Formula]:
 LM_LAYERS = tuple(place_llama_layer("rows" if not at else f"sum2{at - 1}", str(at)) for at in range(LAYERS))
 FINAL = Portion("norm", RMSNORM, "final_", {"x": LM_LAYERS[-1].output, "gamma": "ln", "eps": "eps"})
 LM_PARAMETERS = {
-    "table": parameter("V D", within([*EMBEDDINGS.split()], "weight") + " " + EMBEDDINGS)._replace(draw="table"),
+    "table": parameter("V D", within(EMBEDDINGS, "weight") + " " + EMBEDDINGS)._replace(draw="table"),
     **{name: one for at in range(LAYERS) for name, one in numbered_arguments(LLAMA_ARGUMENTS, str(at)).items()},
-    "ln": parameter("D", within([*LAST_NORM.split()], "weight") + " " + LAST_NORM),
-    "head": parameter("D V", within([*HEAD_NAMES.split()], "weight") + " " + HEAD_NAMES),
+    "ln": parameter("D", within(LAST_NORM, "weight") + " " + LAST_NORM),
+    "head": parameter("D V", within(HEAD_NAMES, "weight") + " " + HEAD_NAMES),
 }
 CS336_MODEL = {
     "table": "token_embeddings.weight",
@@ -588,7 +593,7 @@ LM = Definition(
         "pairs": place_ways(ROTARY.conventions["pairs"], LM_LAYERS),
     },
     "TransformerLM TransformerLanguageModel GPT LM Transformer run_transformer_lm Llama",
-    {"heads": 3, "theta": THETA, "eps": 1e-5, "layers": LAYERS},
+    {"heads": 3, "theta": THETA, "eps": 1e-5, "layers": LAYERS, "M": MOST_TOKENS},
     {**OF_LAYER, "V": "vocab_size n_vocab vocab num_tokens", "layers": "num_layers n_layers n_layer depth num_blocks"},
 )
 
@@ -607,7 +612,7 @@ def place_positions(ids: str, table: str) -> Formula:
 
 def sinusoidal_rows(ids: Any, table: Any) -> Any:
     angles = np.arange(ids.shape[-1])[:, None] * frequencies(table.shape[-1], THETA)
-    return interleave(angles, angles)
+    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(len(angles), -1)
 
 
 def embed_otherwise(formula: Formula) -> dict[str, Formula]:

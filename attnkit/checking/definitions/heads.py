@@ -6,9 +6,18 @@ from typing import Any
 import numpy as np
 
 from attnkit.checking.definition import Argument, Case, Definition, Way
-from attnkit.checking.definitions.attention import POLARITIES, stable_softmax, with_mask
-from attnkit.checking.definitions.linear import layouts_of, with_bias
+from attnkit.checking.definitions.attention import (
+    FINITE,
+    POLARITIES,
+    WEIGHTS,
+    over_axis,
+    stable_softmax,
+    with_mask,
+    written_softmax,
+)
+from attnkit.checking.definitions.linear import WIDTH, layouts_of, with_bias
 from attnkit.checking.definitions.positions import (
+    MOST_TOKENS,
     THETA,
     count_positions,
     frequencies,
@@ -76,7 +85,7 @@ STEPS: Steps = {
     "scores": lambda q, k: q @ transposed(k),
     "scaled": lambda scores, q: scores / math.sqrt(q.shape[-1]),
     "masked": lambda scaled, mask: with_mask(scaled, expand(mask)),
-    "weights": lambda masked: stable_softmax(masked),
+    **WEIGHTS,
     "heads_out": lambda weights, v: weights @ v,
     "joined": lambda heads_out: merge_heads(heads_out),
     "output": lambda joined, wo, bo: with_bias(joined @ wo, bo),
@@ -130,8 +139,9 @@ SLIPS: tuple[Slip[Formula], ...] = (
             "heads_out": lambda weights, v: np.swapaxes(weights @ np.swapaxes(v, -2, -3), -2, -3),
         },
     ),
-    Slip(OVER_QUERIES, {"weights": lambda masked: stable_softmax(masked, -2)}, "each row of weights adds up to 1"),
-    Slip("softmax is over the heads, not the keys", {"weights": lambda masked: stable_softmax(masked, -3)}),
+    *over_axis(OVER_QUERIES, -2, "each row of weights adds up to 1"),
+    *over_axis("softmax is over the heads, not the keys", -3),
+    *over_axis("softmax is over the batch, not the keys", 0),
     Slip("queries and keys are exchanged", {"scores": lambda q, k: k @ transposed(q)}),
     Slip("the values are the keys", {"heads_out": lambda weights, k: weights @ k}),
     Slip("the output projection is missing", {"output": lambda joined: joined}),
@@ -148,6 +158,17 @@ SLIPS: tuple[Slip[Formula], ...] = (
     Slip("the mask is ignored", {"masked": lambda scaled: scaled}),
     Slip(NO_CAUSAL, {"masked": lambda scaled, mask: with_mask(scaled, expand(mask))}),
     Slip(STRICT_CAUSAL, {"masked": lambda scaled: causal(scaled, -1)}),
+    Slip(
+        STRICT_CAUSAL,
+        {"masked": lambda scaled: causal(scaled, -1), "weights": written_softmax(-np.inf)},
+    ),
+    Slip(
+        STRICT_CAUSAL,
+        {
+            "masked": lambda scaled: causal(scaled, -1),
+            "weights": written_softmax(FINITE),
+        },
+    ),
     Slip(SHIFTED_CAUSAL, {"masked": lambda scaled: causal(scaled, 1)}),
     Slip(
         "the mask is applied after the softmax",
@@ -158,11 +179,25 @@ SLIPS: tuple[Slip[Formula], ...] = (
         "mask first, so that each row still adds up to 1",
     ),
 )
+
+
+def rotating(rotate: Formula) -> Formula:
+    """The formula of heads whose values are rotated."""
+    return lambda weights, v, angles: weights @ rotate(v, angles)
+
+
 ROTATIONS: tuple[Slip[Formula], ...] = (
     Slip("queries are not rotated", {"rotated_q": lambda q: q}),
     Slip("keys are not rotated", {"rotated_k": lambda k: k}),
     Slip("neither queries nor keys are rotated", {"rotated_q": lambda q: q, "rotated_k": lambda k: k}),
-    Slip("the values are rotated too", {"heads_out": lambda weights, v, angles: weights @ rotate_pairs(v, angles)}),
+    *(
+        Slip(
+            "the values are rotated too",
+            {"heads_out": rotating(rotate)},
+        )
+        for rotate in (rotate_pairs, rotate_halves)
+    ),
+    Slip("the values are the keys", {"heads_out": lambda weights, rotated_k: weights @ rotated_k}),
     Slip("the positions are ignored: they are always 0, 1, 2, …", {"places": lambda x: np.arange(x.shape[-2])}),
     Slip(
         "the frequencies are those of the whole width, not of a head",
@@ -174,6 +209,7 @@ ROTATIONS: tuple[Slip[Formula], ...] = (
     ),
 )
 
+OUTPUTS = "out_proj c_proj proj out fc_out o fc dense to_out"
 X = Argument(
     "... T D",
     "x in_features query input inputs hidden_states embeddings q key k value v queries keys values",
@@ -181,12 +217,15 @@ X = Argument(
 )
 
 
+def modules_of(name: str, words: str) -> list[str]:
+    """The names of the module of a projection."""
+    return [f"w{name}", f"{name}_proj", f"{words}_proj", f"W_{words}", words, *OUTPUTS.split() * (name == "o")]
+
+
 def weight(name: str, words: str) -> Argument:
     """A weight (D, D) with the names that it has."""
     spelled = [f"w{name}", f"{words}_proj", f"{words}_proj_weight", f"w_{words}", f"weight_{name}", f"{words}_weight"]
-    spelled += [
-        f"{one}.weight" for one in (f"w{name}", f"w_{name}", f"{name}_proj", f"{words}_proj", f"W_{words}", words)
-    ]
+    spelled += [f"{one}.weight" for one in modules_of(name, words)]
     return Argument(
         "D D",
         " ".join(dict.fromkeys((*spelled, f"{name}_proj_weight", f"{name}_proj", f"W_{words}"))),
@@ -198,17 +237,16 @@ def bias(name: str, words: str) -> Argument:
     """A bias (D) with the names that it has."""
     return Argument(
         "D",
-        f"b{name} b_{name} {name}_proj.bias {words}_proj.bias w{name}.bias W_{words}.bias bias_{name}",
+        f"b{name} b_{name} bias_{name} {words}_bias " + " ".join(f"{one}.bias" for one in modules_of(name, words)),
         role="parameter",
     )
 
 
 WORDS = {"q": "query", "k": "key", "v": "value", "o": "output"}
-OUTPUT = "out_proj out_proj.weight c_proj c_proj.weight proj proj.weight out out.weight fc_out.weight"
 ARGUMENTS = {
     "x": X,
     **{f"w{name}": weight(name, words) for name, words in WORDS.items()},
-    "wo": Argument("D D", f"{weight('o', 'output').names} {OUTPUT}", role="parameter"),
+    "wo": Argument("D D", f"{weight('o', 'output').names} {OUTPUTS}", role="parameter"),
     "wqkv": Argument(
         "D D",
         "wqkv qkv c_attn in_proj_weight qkv_proj qkv.weight c_attn.weight qkv_proj.weight in_proj",
@@ -246,8 +284,7 @@ def draw_causal_square(given: Any, generator: Any) -> Any:
 
 
 CONSTRUCT = {
-    "D": "d_model dim embed_dim n_embd hidden_size d embedding_dim width d_in d_out emb_dim embed_size emb_size "
-    "model_dim in_features out_features",
+    "D": f"{WIDTH} d_in d_out embed_size emb_size model_dim in_features out_features",
     "heads": "num_heads n_heads n_head nhead heads h num_attention_heads",
     "M": "max_seq_len context_length block_size max_len seq_len max_position_embeddings n_positions",
 }
@@ -257,7 +294,7 @@ MULTIHEAD = Definition(
     "multi-head self-attention with its weights",
     ARGUMENTS,
     STEPS,
-    {"T": 5, "D": 12, "M": 16},
+    {"T": 5, "D": 12},
     (
         Case("plain"),
         Case("biases", needs=BIASES),
@@ -276,7 +313,7 @@ MULTIHEAD = Definition(
         "causal": CAUSAL,
     },
     FUNCTIONS,
-    {"heads": 3},
+    {"heads": 3, "M": MOST_TOKENS},
     CONSTRUCT,
 )
 
@@ -286,7 +323,6 @@ ROTARY = MULTIHEAD._replace(
         **ARGUMENTS,
         "positions": Argument("T", "positions token_positions position_ids pos_ids pos", draw="ids T"),
         "theta": Argument("", "theta base rope_theta", role="number"),
-        "M": Argument("", CONSTRUCT["M"], role="number"),
     },
     steps={
         **{name: STEPS[name] for name in [*STEPS][: [*STEPS].index("scores")]},
@@ -302,6 +338,8 @@ ROTARY = MULTIHEAD._replace(
         Case("biases", given={"positions": count_positions}, needs=BIASES),
         Case("any mask", given={"positions": count_positions}, needs=("mask",)),
         Case("any positions", given={"positions": scatter_positions}, needs=("positions",)),
+        Case("biases", given={"positions": count_positions}, needs=BIASES),
+        Case("any mask", given={"positions": count_positions}, needs=("mask",)),
         Case("more tokens", lead=(3,), sizes={"T": 11}, given={"positions": count_positions}),
         Case("two heads", given={"heads": 2, "positions": count_positions}),
     ),
@@ -319,7 +357,7 @@ ROTARY = MULTIHEAD._replace(
             ),
         },
     },
-    defaults={"heads": 3, "theta": THETA, "M": 128},
+    defaults={"heads": 3, "theta": THETA, "M": MOST_TOKENS},
     construct={**CONSTRUCT, "theta": "theta base rope_theta"},
 )
 

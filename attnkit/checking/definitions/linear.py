@@ -1,18 +1,31 @@
 """The linear layer."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from attnkit.checking.definition import Argument, Case, Definition, Way
 from attnkit.model.exercises.worked_steps import transposed
 from attnkit.model.slips import Slip
 
+WIDTH = "d_model dim embed_dim emb_dim embedding_dim n_embd hidden_size d width features"  # what a model's is called
+
 
 def layouts_of(*names: str) -> dict[str, Way]:
     """The layouts of a weight: (out, in) as in torch, or (in, out)."""
     return {
-        "out,in": Way("", dict.fromkeys(names, transposed)),
-        "in,out": Way(f"weights: {', '.join(names)} (in, out)"),
+        "out-in": Way("", dict.fromkeys(names, transposed)),
+        "in-out": Way(f"weights: {', '.join(names)} (in, out)"),
     }
+
+
+def within(modules: str | Sequence[str], names: str) -> str:
+    """Names as those of some modules; "" for none.
+
+    >>> within("attn ffn", "weight"), within(["attn", ""], "wq q.weight")
+    ('attn.weight ffn.weight', 'attn.wq attn.q.weight wq q.weight')
+    """
+    found = modules.split() if isinstance(modules, str) else modules
+    return " ".join(f"{module}.{name}" if module else name for module in found for name in names.split())
 
 
 def with_bias(x: Any, b: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from attnkit.checking.definition import Argument, Case, Definition, Way
-from attnkit.checking.definitions.linear import layouts_of, with_bias
+from attnkit.checking.definitions.linear import WIDTH, layouts_of, with_bias, within
 from attnkit.model.formulas.activations import apply_activation
 from attnkit.model.slips import NO_ACTIVATION, Slip
 
@@ -71,18 +71,18 @@ OF_NETWORKS = {
     "silu": Way("activation: silu", steps={"activated": lambda hidden: apply_activation("silu", hidden)}),
 }
 
+# the modules of its two layers
+FIRST = "fc1 linear1 c_fc up_proj w_in dense1 lin1 linear_1 fc_1 w_1 layers.0 net.0 0"
+SECOND = "fc2 linear2 c_proj down_proj w_out dense2 lin2 linear_2 fc_2 w_2 layers.2 net.2 2"
+
 FFN = Definition(
     "the feed-forward network: activation(x W1 + b1) W2 + b2",
     {
         "x": X._replace(axes="... D"),
-        "w1": Argument(
-            "D F", "w1 fc1 linear1 c_fc up_proj w_in dense1 lin1 fc1.weight linear1.weight", role="parameter"
-        ),
-        "b1": Argument("F", "b1 fc1.bias linear1.bias bias1", role="parameter"),
-        "w2": Argument(
-            "F D", "w2 fc2 linear2 c_proj down_proj w_out dense2 lin2 fc2.weight linear2.weight", role="parameter"
-        ),
-        "b2": Argument("D", "b2 fc2.bias linear2.bias bias2", role="parameter"),
+        "w1": Argument("D F", f"w1 {FIRST} {within(FIRST, 'weight')}", role="parameter"),
+        "b1": Argument("F", f"b1 bias1 {within(FIRST, 'bias')}", role="parameter"),
+        "w2": Argument("F D", f"w2 {SECOND} {within(SECOND, 'weight')}", role="parameter"),
+        "b2": Argument("D", f"b2 bias2 {within(SECOND, 'bias')}", role="parameter"),
     },
     {
         "hidden": lambda x, w1, b1: with_bias(x @ w1, b1),
@@ -117,13 +117,13 @@ FFN = Definition(
         Slip("the activation is tanh", {"activated": lambda hidden: apply_activation("tanh", hidden)}),
         Slip(
             "the hidden numbers are scaled by 1/√F",
-            {"activated": lambda hidden: apply_activation("relu", hidden) / math.sqrt(hidden.shape[-1])},
+            {"network": lambda activated, w2, b2: with_bias(activated / math.sqrt(activated.shape[-1]) @ w2, b2)},
         ),
     ),
     {"weights": layouts_of("w1", "w2"), "activation": OF_NETWORKS},
     "ffn feed_forward feedforward FeedForward PositionwiseFeedForward MLP mlp",
     construct={
-        "D": "d_model dim n_embd hidden_size d in_features",
+        "D": f"{WIDTH} in_features",
         "F": "d_ff hidden_dim dim_feedforward ffn_dim inner_dim hidden",
     },
 )
@@ -169,7 +169,7 @@ SWIGLU = Definition(
     {"weights": layouts_of("w1", "w2", "w3")},
     "swiglu SwiGLU run_swiglu GatedMLP gated_mlp LlamaMLP",
     construct={
-        "D": "d_model dim n_embd hidden_size d in_features",
+        "D": f"{WIDTH} in_features",
         "F": "d_ff hidden_dim intermediate_size ffn_dim inner_dim hidden",
     },
 )

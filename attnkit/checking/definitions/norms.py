@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from attnkit.checking.definition import Argument, Case, Definition
+from attnkit.checking.definitions.linear import WIDTH
 from attnkit.model.slips import N_MINUS_1, NO_MEAN, Number, Slip
 
 LARGE_EPS = 0.1  # so that eps shows
@@ -45,8 +46,7 @@ CASES = (
     ),
 )
 CONSTRUCT = {
-    "D": "emb_dim embed_dim emb_size embed_size model_dim ndim d_model dim hidden_size "
-    "normalized_shape features size num_features n_embd d",
+    "D": f"{WIDTH} embed_size emb_size model_dim ndim normalized_shape size num_features",
     "eps": "eps epsilon",
 }
 EPSILONS = Number("eps is {}", {"root": lambda value: lambda variance: np.sqrt(variance + value)}, 1e-5, (1e-12, 1.0))
@@ -91,11 +91,17 @@ LAYERNORM = Definition(
         Slip("beta is missing", {"scaled": lambda normalized, gamma: scale(normalized, gamma)}),
         Slip(
             "the columns are normalized (batch normalization), not the rows",
-            {"normalized": lambda x, eps: (x - x.mean(0)) / np.sqrt(x.var(0) + eps)},
+            {
+                "mean": lambda x: x.mean(0, keepdims=True),
+                "variance": lambda centered: (centered**2).mean(0, keepdims=True),
+            },
         ),
         Slip(
             "the mean and the variance are those of all numbers",
-            {"normalized": lambda x, eps: (x - x.mean()) / np.sqrt(x.var() + eps)},
+            {
+                "mean": lambda x: x.mean(keepdims=True),
+                "variance": lambda centered: (centered**2).mean(keepdims=True),
+            },
         ),
         *(EPSILONS.slip(value) for value in (1e-12, 1e-8, 1e-6, 1e-5, 1e-3)),
     ),
@@ -108,9 +114,11 @@ RMSNORM = Definition(
     "RMS normalization: x / √(mean(x²) + eps) · gamma",
     {name: one for name, one in ARGUMENTS.items() if name != "beta"},
     {
-        "variance": lambda x: (x**2).mean(-1, keepdims=True),
+        "mean": lambda x: np.zeros(()),
+        "centered": lambda x, mean: x - mean,
+        "variance": lambda centered: (centered**2).mean(-1, keepdims=True),
         "root": lambda variance, eps: np.sqrt(variance + eps),
-        "normalized": lambda x, root: x / root,
+        "normalized": lambda centered, root: centered / root,
         "scaled": lambda normalized, gamma: scale(normalized, gamma),
     },
     {"D": 7},
@@ -121,10 +129,7 @@ RMSNORM = Definition(
         Slip("eps is missing", {"root": lambda variance: np.sqrt(variance)}),
         Slip(
             "the mean is subtracted (layer norm)",
-            {
-                "variance": lambda x: x.var(-1, keepdims=True),
-                "normalized": lambda x, root: (x - x.mean(-1, keepdims=True)) / root,
-            },
+            {"mean": lambda x: x.mean(-1, keepdims=True)},
         ),
         Slip("the squares are added, not averaged", {"variance": lambda x: (x**2).sum(-1, keepdims=True)}),
         Slip("the norm has no root", {"root": lambda variance, eps: variance + eps}),

@@ -10,6 +10,7 @@ from attnkit.model.slips import SHIFTED_POSITIONS, Number, Slip
 
 THETA = 10_000.0
 LARGE_THETA = 500_000.0
+MOST_TOKENS = 128  # that a class with a table of positions is constructed for
 
 
 def rotate_pairs(x: Any, angles: Any) -> Any:
@@ -123,7 +124,7 @@ ROPE = Definition(
         }
     },
     "rope apply_rope apply_rotary_emb rotary rotary_embedding RoPE RotaryEmbedding RotaryPositionalEmbedding run_rope",
-    {"theta": THETA},
+    {"theta": THETA, "M": MOST_TOKENS},
     {
         "K": "d_k dim head_dim d width rotary_dim",
         "theta": "theta base rope_theta",
@@ -151,13 +152,18 @@ def _over_lead(x: Any, frequencies: Any) -> Any:
     return rotate_pairs(x, np.broadcast_to(angles, (*x.shape[:-1], len(frequencies))))
 
 
-def interleave(angles_of_sines: Any, angles_of_cosines: Any) -> Any:
-    return np.stack([np.sin(angles_of_sines), np.cos(angles_of_cosines)], axis=-1).reshape(len(angles_of_sines), -1)
-
-
 def angles_by(exponent: Any) -> Any:
     """Make the formula of angles p / 10000^exponent, the exponent made from i and D."""
     return lambda T, D: np.arange(T)[:, None] / THETA ** exponent(np.arange(0, D, 2), D)
+
+
+def leading_ones(axes: str) -> dict[str, Way]:
+    """The shapes of a table for texts in a batch, whose leading axes have the size 1."""
+    return {
+        "none": Way(),
+        "one": Way(f"shape (1, {axes})", steps={"shaped": lambda table: table[None]}),
+        "two": Way(f"shape (1, 1, {axes})", steps={"shaped": lambda table: table[None, None]}),
+    }
 
 
 SINUSOIDAL = Definition(
@@ -168,7 +174,10 @@ SINUSOIDAL = Definition(
     },
     {
         "angles": angles_by(lambda i, d: i / d),
-        "table": lambda angles: interleave(angles, angles),
+        "sines": lambda angles: np.sin(angles),
+        "cosines": lambda angles: np.cos(angles),
+        "table": lambda sines, cosines: np.stack([sines, cosines], axis=-1).reshape(len(sines), -1),
+        "shaped": lambda table: table,
     },
     {},
     (
@@ -183,7 +192,7 @@ SINUSOIDAL = Definition(
         ),
         Slip(
             "sines and cosines are exchanged",
-            {"table": lambda angles: interleave(np.pi / 2 - angles, np.pi / 2 - angles)},
+            {"sines": lambda angles: np.cos(angles), "cosines": lambda angles: np.sin(angles)},
         ),
         Slip(
             "the exponent is 2·2i/D: i is the number of the column, and is doubled again",
@@ -192,27 +201,20 @@ SINUSOIDAL = Definition(
         Slip("the exponent is i/D", {"angles": angles_by(lambda i, d: i / 2 / d)}),
         Slip(
             "the exponent of the cosines is (2i+1)/D",
-            {
-                "table": lambda T, D: interleave(
-                    np.arange(T)[:, None] / THETA ** (np.arange(0, D, 2) / D),
-                    np.arange(T)[:, None] / THETA ** (np.arange(1, D, 2) / D),
-                )
-            },
+            {"cosines": lambda T, D: np.cos(np.arange(T)[:, None] / THETA ** (np.arange(1, D, 2) / D))},
         ),
         Slip(
             "the exponent of the cosines is 2(2i+1)/D, that of the sines 2·2i/D",
             {
-                "table": lambda T, D: interleave(
-                    np.arange(T)[:, None] / THETA ** (2 * np.arange(0, D, 2) / D),
-                    np.arange(T)[:, None] / THETA ** (2 * np.arange(1, D, 2) / D),
-                )
+                "sines": lambda T, D: np.sin(np.arange(T)[:, None] / THETA ** (2 * np.arange(0, D, 2) / D)),
+                "cosines": lambda T, D: np.cos(np.arange(T)[:, None] / THETA ** (2 * np.arange(1, D, 2) / D)),
             },
         ),
         Slip(
             "the angle is multiplied by 10000^(2i/D)",
             {"angles": lambda T, D: np.arange(T)[:, None] * THETA ** (np.arange(0, D, 2) / D)},
         ),
-        Slip("all columns are sines", {"table": lambda angles: np.repeat(np.sin(angles), 2, axis=-1)}),
+        Slip("all columns are sines", {"cosines": lambda angles: np.sin(angles)}),
         *(
             Number(
                 "the base is {}",
@@ -228,9 +230,10 @@ SINUSOIDAL = Definition(
             "even-odd": Way(),
             "halves": Way(
                 "columns: all sines before all cosines",
-                steps={"table": lambda angles: np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)},
+                steps={"table": lambda sines, cosines: np.concatenate([sines, cosines], axis=-1)},
             ),
-        }
+        },
+        "shape": leading_ones("T, D"),
     },
     "sinusoidal sinusoidal_positions positional_encoding get_positional_encoding PositionalEncoding posenc",
 )

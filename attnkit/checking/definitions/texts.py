@@ -7,6 +7,8 @@ import numpy as np
 
 from attnkit.checking.definition import Argument, Case, Definition, Way
 from attnkit.checking.definitions.attention import stable_softmax
+from attnkit.checking.definitions.linear import WIDTH
+from attnkit.checking.definitions.positions import leading_ones
 from attnkit.model.exercises.worked_steps import softmax_of
 from attnkit.model.slips import OPPOSITE_CAUSAL, SHIFTED_CAUSAL, STRICT_CAUSAL, Slip
 
@@ -50,7 +52,7 @@ EMBED = Definition(
     functions="embedding Embedding embed TokenEmbedding run_embedding",
     construct={
         "V": "num_embeddings vocab_size n_vocab num_words vocab",
-        "D": "embedding_dim d_model dim n_embd hidden_size d emb_dim",
+        "D": WIDTH,
     },
 )
 
@@ -67,19 +69,13 @@ def polarity_of(step: str) -> dict[str, Way]:
     }
 
 
-LEADING_ONES = {
-    "none": Way(),
-    "one": Way("shape (1, T, T)", steps={"shaped": lambda mask: mask[None]}),
-    "two": Way("shape (1, 1, T, T)", steps={"shaped": lambda mask: mask[None, None]}),
-}
-
 CAUSAL_MASK = Definition(
     "the causal mask: a token may attend to itself and to those before it",
     SQUARE,
     {
         "allowed": lambda T: np.tri(int(T)),
-        "mask": lambda allowed: allowed,
-        "shaped": lambda mask: mask,
+        "table": lambda allowed: allowed,
+        "shaped": lambda table: table,
     },
     {},
     (
@@ -95,16 +91,16 @@ CAUSAL_MASK = Definition(
         Slip("a token may attend to itself alone", {"allowed": lambda T: np.eye(int(T))}),
         Slip("every token may attend to all", {"allowed": lambda T: np.ones((int(T), int(T)))}),
     ),
-    {"polarity": polarity_of("mask"), "shape": LEADING_ONES},
+    {"polarity": polarity_of("table"), "shape": leading_ones("T, T")},
     "causal_mask subsequent_mask create_causal_mask look_ahead_mask create_look_ahead_mask make_causal_mask "
     "get_causal_mask generate_square_subsequent_mask",
 )
 
 
-def logarithms(logits: Any) -> Any:
+def logarithms(logits: Any, axis: int = -1) -> Any:
     """The logarithm of softmax."""
-    shifted = logits - logits.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    shifted = logits - logits.max(axis, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
 
 
 def pick(values: Any, targets: Any) -> Any:
@@ -130,7 +126,7 @@ CROSS_ENTROPY = Definition(
         "targets": Argument("...", "targets labels target y y_true label ids", draw="ids V"),
     },
     {
-        "logarithms": logarithms,
+        "logarithms": lambda logits: logarithms(logits),
         "picked": lambda logarithms, targets: pick(logarithms, targets),
         "losses": lambda picked: -picked,
         "loss": lambda losses, targets: mean_of_counted(losses, targets),
@@ -181,9 +177,16 @@ CROSS_ENTROPY = Definition(
             },
         ),
         Slip(
+            "the targets are those of the next token: they are shifted by one",
+            {
+                "picked": lambda logarithms, targets: pick(logarithms[..., :-1, :], targets[..., 1:]),
+                "loss": lambda losses: losses.mean() if losses.size else np.nan,
+            },
+        ),
+        Slip(
             "softmax is over the tokens, not over the words",
             {
-                "logarithms": lambda logits: np.log(stable_softmax(logits, 0)),
+                "logarithms": lambda logits: logarithms(logits, 0),
             },
         ),
     ),
