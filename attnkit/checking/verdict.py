@@ -181,8 +181,9 @@ class Examiner:
         trials.sort(key=lambda trial: (len(trial.failing), trial.unanswered))  # stable: of equal ones the most usual
         self.refuse_unbuilt(trials[0])
         best, causes = self.find_cause(trials)
-        chosen = zip(best.ways, self.conventions.values(), strict=True)
-        found = tuple(way.words for way, rows in chosen if way.words and self.tells(rows.values(), best))
+        chosen = zip(best.ways, self.conventions.items(), strict=True)
+        looked = [(way, rows) for way, (name, rows) in chosen if way.words and name not in self.fixed]
+        found = tuple(way.words for way, rows in looked if self.tells(rows.values(), best))
         rows = as_notes_of_rank(best.rows)
         failing = [row for row in rows if row.status == "FAIL"]
         can_shrink = failing and not causes and not failing[0].outcome.is_end
