@@ -30,7 +30,7 @@ class Binding(NamedTuple):
     by_place: tuple[str, ...] = ()
 
 
-class Names(NamedTuple):
+class BoundNames(NamedTuple):
     """What parameters may take.
 
     synonyms  the arguments in their order, with their names separated by spaces
@@ -45,7 +45,7 @@ class Names(NamedTuple):
     shared: Collection[str] = ()
 
 
-def bind(slots: Sequence[Slot], names: Names, stated: Mapping[str, str], where: str) -> Binding:
+def bind(slots: Sequence[Slot], names: BoundNames, stated: Mapping[str, str], where: str) -> Binding:
     """Find the argument for each parameter.
 
     stated  argument by parameter, as the user says
@@ -55,7 +55,7 @@ def bind(slots: Sequence[Slot], names: Names, stated: Mapping[str, str], where: 
 
     >>> slots = [Slot("K"), Slot("Q"), Slot("value"), Slot("scale", has_default=True)]
     >>> synonyms = {"q": "q query", "k": "k key", "v": "v value"}
-    >>> bind(slots, Names(synonyms, synonyms, synonyms), {}, "f").arguments
+    >>> bind(slots, BoundNames(synonyms, synonyms, synonyms), {}, "f").arguments
     {'K': 'k', 'Q': 'q', 'value': 'v'}
     """
     found = dict(stated)
@@ -73,8 +73,8 @@ def bind(slots: Sequence[Slot], names: Names, stated: Mapping[str, str], where: 
     return Binding(found, tuple(by_place))
 
 
-def _bind_by_place(slots: Sequence[Slot], names: Names, found: dict[str, str], where: str) -> list[str]:
-    """Bind the parameters whose names say nothing, in their order; list their arguments."""
+def _bind_by_place(slots: Sequence[Slot], names: BoundNames, found: dict[str, str], where: str) -> list[str]:
+    """Bind the parameters whose names say nothing, in order; list their arguments."""
     unbound = [slot for slot in slots if slot.name not in found and slot.kind in ("place", "rest")]
     unbound = [slot for slot in unbound if slot.name.lower() not in IGNORED]
     missing = [argument for argument in names.places if argument not in found.values()]

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from attnkit.checking import drivers, interpreter
-from attnkit.checking.binding import Binding, Names, Slot, bind, plan_call, simplify
+from attnkit.checking.binding import Binding, BoundNames, Slot, bind, plan_call, simplify
 from attnkit.checking.cases import Drawn, find_optional
 from attnkit.checking.definition import Definition, find_shape
 from attnkit.errors import AttnkitError, DataError, UsageError, escaped
@@ -235,7 +235,7 @@ def last_line(errors: Any) -> str:
 
 @contextlib.contextmanager
 def ignoring_closed_pipes() -> Iterator[None]:
-    """Have a pipe whose reader has ended raise BrokenPipeError, where it would end this process."""
+    """Have a pipe without a reader raise BrokenPipeError, and not end this process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -263,7 +263,7 @@ class PythonCallee:
     calls: Binding = field(init=False)  # of the call of an instance of a class
 
     def __post_init__(self) -> None:
-        self.literals = {text: float(text) for text in self.stated.values() if is_number(text)}
+        self.literals = {text: float(text) for text in self.stated.values() if is_finite_number(text)}
         if not self.is_class or self.definition.drive:
             parameters = self.facts["parameters"]
             self._refuse_unknown(parameters)
@@ -297,7 +297,7 @@ class PythonCallee:
         optional |= {part for one in whole for part in one.parts}
         return [name for name, one in arguments.items() if one.axes and not one.parts and name not in optional]
 
-    def _bind(self, parameters: Sequence[Sequence[Any]], names: Names) -> Binding:
+    def _bind(self, parameters: Sequence[Sequence[Any]], names: BoundNames) -> Binding:
         slots = [Slot(*one) for one in parameters]
         own = {slot.name for slot in slots}
         stated = {parameter: argument for parameter, argument in self.stated.items() if parameter in own}
@@ -308,12 +308,12 @@ class PythonCallee:
         return bind(slots, names, stated, self.facts["name"])
 
     def _refuse_unknown(self, *parameters: Sequence[Sequence[Any]]) -> None:
-        """Raise UsageError for what the user states of a parameter that is not among these."""
+        """Raise UsageError for a stated parameter that is not among these."""
         known = {name for one in parameters for name, *_ in one}
         if unknown := [name for name in self.stated if name not in known]:
             raise UsageError(f"{self.facts['name']} has no parameter {unknown[0]!r}", "--bind")
 
-    def _names(self, roles: Sequence[str], required: Sequence[str]) -> Names:
+    def _names(self, roles: Sequence[str], required: Sequence[str]) -> BoundNames:
         """The arguments that a call may take, of some roles."""
         arguments = {name: one for name, one in self.definition.arguments.items() if one.role in roles}
         is_whole = "parameter" in roles  # a function, and not the call of an instance that has its sizes
@@ -327,7 +327,7 @@ class PythonCallee:
         shared = [*sizes, *(name for name, one in arguments.items() if one.is_shared)]
         own = not self.definition.drive  # whose arguments have names of their own, which parameters do not mean
         synonyms = {name: f"{name} {one.names}" if own else one.names for name, one in arguments.items()}
-        return Names(synonyms | sizes, required, places, shared)
+        return BoundNames(synonyms | sizes, required, places, shared)
 
     def takes(self, argument: str) -> bool:
         if self.is_class and not self.definition.drive:
@@ -357,7 +357,7 @@ class PythonCallee:
         return self._call(case, binding, parameters, given, dtype)
 
     def _make_absent(self, case: Drawn, given: Mapping[str, Any]) -> dict[str, Array]:
-        """Zeros for what a case lacks and a parameter without a default takes, such as a bias."""
+        """Zeros for what a case lacks and a parameter requires, such as a bias."""
         arguments = self.definition.arguments
         lacking = [
             self.binding.arguments[name]
@@ -385,7 +385,7 @@ class PythonCallee:
         synonyms = {**self.definition.construct, **{name: self.definition.arguments[name].names for name in numbers}}
         synonyms |= {"dropout": DROPOUT, "config": CONFIG}
         places = [name for name in self.definition.construct if name not in numbers]
-        self.binding = self._bind(self.facts["parameters"], Names(synonyms, (), places, [*synonyms]))
+        self.binding = self._bind(self.facts["parameters"], BoundNames(synonyms, (), places, [*synonyms]))
         settings = {word: sizes[name] for name, words in synonyms.items() if name in sizes for word in words.split()}
         sizes["config"] = {"namespace": {"bias": False, **settings}}
         values = {one: sizes[argument] for one, argument in self.binding.arguments.items() if argument in sizes}
@@ -455,7 +455,7 @@ class PythonCallee:
         given: Mapping[str, Any],
         dtype: str,
     ) -> Outcome:
-        """Call it with its arguments; of several arrays the answer is the first of the shape that is expected."""
+        """Call it; of several arrays the first of the expected shape is the answer."""
         arrays: list[Array] = []
 
         def refer(value: Any) -> Any:
@@ -520,10 +520,10 @@ def most_bytes(arrays: Sequence[Array]) -> int:
     return max(LEAST_BYTES, TIMES_BYTES * sum(one.nbytes for one in arrays))
 
 
-def is_number(text: str) -> bool:
+def is_finite_number(text: str) -> bool:
     """Whether a text is a finite number.
 
-    >>> is_number("1.7"), is_number("K"), is_number("nan")
+    >>> is_finite_number("1.7"), is_finite_number("K"), is_finite_number("nan")
     (True, False, False)
     """
     try:

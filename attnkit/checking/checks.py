@@ -164,7 +164,7 @@ class CheckRun:
             return Checked(adapter.stage, name, problem=str(error), again=again)
 
     def command_again(self, stage: str, target: Sequence[Any]) -> str:
-        """The command line that writes the inputs of a case, {} for its number; "" for an object of Python."""
+        """The command line that writes the inputs of a case, {} for its number."""
         if not all(isinstance(one, str) for one in target):
             return ""
         defaults = {"--seed": (self.seed, 0), "--dtype": (self.dtype, "float32"), "--send": (self.limits.send, SENT[0])}

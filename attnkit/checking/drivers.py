@@ -126,11 +126,11 @@ def optimize_by_function(
         for state, gradient in zip(states, [gradients] if is_of_lists else gradients, strict=True):
             state["config"]["learning_rate"] = rate
             values = {**numbers, **state, "lr": rate, "gradients": gradient, "step": at}
-            read_state(state, bound, interpreter.target(**choose(bound, values)), is_of_lists)
+            take_state(state, bound, interpreter.target(**choose(bound, values)), is_of_lists)
         yield states[0]["params"] if is_of_lists else [one["params"] for one in states]
 
 
-def read_state(state: dict[str, Any], bound: Bound, result: Any, is_of_lists: bool) -> None:
+def take_state(state: dict[str, Any], bound: Bound, result: Any, is_of_lists: bool) -> None:
     """Put what a call returned in a state.
 
     That is the parameter, and behind it its moments, or its configuration.

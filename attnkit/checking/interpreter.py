@@ -380,7 +380,7 @@ def end_with_parent(watches: bool = True) -> None:
 
 
 def serve(read_from: int, write_to: int, drivers: Mapping[str, Callable[..., list[Any]]]) -> None:
-    """Answer requests until they end; a process that an implementation forks answers none."""
+    """Answer requests until they end; a forked process answers none."""
     end_with_parent()
     interpreter, own = Interpreter(drivers), os.getpid()
     with os.fdopen(read_from, "rb") as requests, os.fdopen(write_to, "wb") as replies:

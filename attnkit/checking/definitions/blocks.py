@@ -100,7 +100,7 @@ class Layer(NamedTuple):
 
 
 def gather_slips(layers: Iterable[Layer]) -> list[Slip[Formula]]:
-    """The slips of all layers at once: those of their order, then those of their parts.
+    """The slips of all layers at once: of their order, then of their portions.
 
     A part may have several slips of one name; the first is that of all parts of a kind, and so is the second.
     """

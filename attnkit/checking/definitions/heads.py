@@ -262,7 +262,7 @@ BIASES = ("bq", "bk", "bv", "bo")
 
 
 def draw_shared(given: Any, generator: Any) -> Any:
-    """(..., T, T): any keys, the same for all texts, of which each row has one."""
+    """(..., T, T): any keys, the same for all texts, at least one a row."""
     lead, size = given["x"].shape[:-2], given["x"].shape[-2]
     mask = generator.random((size, size)) < 0.6
     mask[:, 0] |= ~mask.any(-1)

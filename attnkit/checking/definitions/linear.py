@@ -19,7 +19,7 @@ def layouts_of(*names: str) -> dict[str, Way]:
 
 
 def within(modules: str | Sequence[str], names: str) -> str:
-    """Names as those of some modules; "" for none.
+    """BoundNames as those of some modules; "" for none.
 
     >>> within("attn ffn", "weight"), within(["attn", ""], "wq q.weight")
     ('attn.weight ffn.weight', 'attn.wq attn.q.weight wq q.weight')

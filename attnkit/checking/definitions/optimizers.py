@@ -16,7 +16,7 @@ LEAST = 1e-3  # of a norm beside which an eps of 1e-6 shows
 EPS_OF_NORM = 1e-6
 
 
-def number(names: str) -> Argument:
+def number_argument(names: str) -> Argument:
     return Argument("", names, role="number")
 
 
@@ -108,21 +108,21 @@ ADAMW = Definition(
         "b": Argument("C", ""),
         "gw": Argument("N A B", ""),
         "gb": Argument("N C", ""),
-        "rates": number(""),
-        "params": number("params parameters param parameter w theta weights variables x model_params"),
-        "gradients": number("gradients grads grad gradient dw g dx"),
-        "mean": number("mean m exp_avg m_t first_moment moment1 mt"),
-        "square": number("square v exp_avg_sq v_t second_moment moment2 vt"),
-        "step": number("step t it iteration step_count timestep"),
-        "config": number("config state")._replace(
+        "rates": number_argument(""),
+        "params": number_argument("params parameters param parameter w theta weights variables x model_params"),
+        "gradients": number_argument("gradients grads grad gradient dw g dx"),
+        "mean": number_argument("mean m exp_avg m_t first_moment moment1 mt"),
+        "square": number_argument("square v exp_avg_sq v_t second_moment moment2 vt"),
+        "step": number_argument("step t it iteration step_count timestep"),
+        "config": number_argument("config state")._replace(
             collects={"lr": "learning_rate", "beta1": "beta1", "beta2": "beta2", "eps": "epsilon"}
         ),
-        "lr": number("lr learning_rate alpha eta step_size"),
-        "beta1": number("beta1 beta_1 b1"),
-        "beta2": number("beta2 beta_2 b2"),
-        "betas": number("betas"),
-        "eps": number("eps epsilon"),
-        "weight_decay": number("weight_decay wd decay lambda_ lam weight_decay_rate"),
+        "lr": number_argument("lr learning_rate alpha eta step_size"),
+        "beta1": number_argument("beta1 beta_1 b1"),
+        "beta2": number_argument("beta2 beta_2 b2"),
+        "betas": number_argument("betas"),
+        "eps": number_argument("eps epsilon"),
+        "weight_decay": number_argument("weight_decay wd decay lambda_ lam weight_decay_rate"),
     },
     ALL_STEPS,
     {"N": STEPS, "A": 3, "B": 5, "C": 7},
@@ -251,11 +251,11 @@ CLIP = Definition(
     {
         "g1": Argument("A B", ""),
         "g2": Argument("C", ""),
-        "params": number("params parameters model_parameters model_params"),
-        "gradients": number("gradients grads grad grad_list"),
-        "max_norm": number("max_norm max_l2_norm clip_norm clip limit threshold maxnorm max_grad_norm m"),
-        "eps": number("eps epsilon"),
-        "frozen": number(""),
+        "params": number_argument("params parameters model_parameters model_params"),
+        "gradients": number_argument("gradients grads grad grad_list"),
+        "max_norm": number_argument("max_norm max_l2_norm clip_norm clip limit threshold maxnorm max_grad_norm m"),
+        "eps": number_argument("eps epsilon"),
+        "frozen": number_argument(""),
     },
     {
         "all": lambda g1, g2: in_one_row(g1, g2),
@@ -327,7 +327,7 @@ CLIP = Definition(
 # schedules
 
 
-def steps_of(*numbers: int) -> Mapping[str, Formula]:
+def place_steps_of(*numbers: int) -> Mapping[str, Formula]:
     return {"steps": lambda given, generator: np.array(numbers)}
 
 
@@ -339,10 +339,10 @@ SCHEDULE = Definition(
     "a learning rate that warms up along a line, and falls along half a cosine to a floor",
     {
         "steps": Argument("N", "steps it step t iteration iter current_step"),
-        "most": number("most max_learning_rate max_lr lr learning_rate lr_max alpha_max base_lr peak_lr"),
-        "least": number("least min_learning_rate min_lr lr_min alpha_min final_lr eta_min"),
-        "warmup": number("warmup warmup_iters warmup_steps t_w num_warmup_steps n_warmup"),
-        "total": number(
+        "most": number_argument("most max_learning_rate max_lr lr learning_rate lr_max alpha_max base_lr peak_lr"),
+        "least": number_argument("least min_learning_rate min_lr lr_min alpha_min final_lr eta_min"),
+        "warmup": number_argument("warmup warmup_iters warmup_steps t_w num_warmup_steps n_warmup"),
+        "total": number_argument(
             "total cosine_cycle_iters lr_decay_iters max_iters max_steps total_steps t_c num_training_steps decay_iters"
         ),
     },
@@ -355,11 +355,11 @@ SCHEDULE = Definition(
     },
     {},
     (
-        Case("warm-up", lead=(), given=steps_of(0, 1, 2, 5, 6)),
-        Case("its end", lead=(), given=steps_of(6, 7, 8)),
-        Case("decay", lead=(), given=steps_of(9, 12, 14, 18, 20)),
-        Case("the last step", lead=(), given=steps_of(21)),
-        Case("after the end", lead=(), given=steps_of(22, 30, 35, 100)),
+        Case("warm-up", lead=(), given=place_steps_of(0, 1, 2, 5, 6)),
+        Case("its end", lead=(), given=place_steps_of(6, 7, 8)),
+        Case("decay", lead=(), given=place_steps_of(9, 12, 14, 18, 20)),
+        Case("the last step", lead=(), given=place_steps_of(21)),
+        Case("after the end", lead=(), given=place_steps_of(22, 30, 35, 100)),
     ),
     "N",
     (
