@@ -69,13 +69,10 @@ def test_samples_of_a_sound_are_the_mean_of_its_channels(x, axes, rate, expected
     assert [str(one.message) for one in said] == ["the 2 channels of the sound are averaged"] * two
 
 
-@pytest.mark.parametrize(
-    ("rate", "words"),
-    [([8], "a sound of 8 samples a second"), ([8, 16], "several sample_rates"), ([16, 16], "several")],
-)
-def test_a_sound_of_another_rate_is_refused(rate, words):
-    record = Record({"x": np.zeros(4), "sample_rate": np.array(rate)})
-    with pytest.raises(DataError, match=rf"{words}.* \(expected 16\); ffmpeg -i IN -ar 16 OUT.wav"):
+@pytest.mark.parametrize("rates", [[8, 16], [16, 16]])
+def test_a_sound_of_several_rates_is_refused(rates):
+    record = Record({"x": np.zeros(4), "sample_rate": np.array(rates)})
+    with pytest.raises(DataError, match=r"a sound of several sample_rates \(expected 16\)"):
         sound_inputs.find_samples(record, 16, "--audio")
 
 
@@ -96,9 +93,8 @@ def test_a_window_of_a_sound_is_shown_with_zeros_after_it():
     np.testing.assert_allclose(windows.read(3), np.vstack([whole[3:], np.zeros((2, heard.mels))]))
     short = sound_inputs.open_windows(Record({"x": sound}), 9 * heard.hop, heard)
     assert (short.frames, short.size, len(short.samples)) == (9, 9, 9 * heard.hop)
-    longer = [
-        sound_inputs.exceeds_window(Record({"x": np.zeros(size)}), SimpleNamespace(samples=4)) for size in (4, 5, ())
-    ]
+    reader = SimpleNamespace(samples=4, spectrogram=heard)
+    longer = [sound_inputs.exceeds_window(Record({"x": np.zeros(size)}), reader) for size in (4, 5, ())]
     assert longer == [False, True, False]
 
 

@@ -50,7 +50,7 @@ def log_softmax(scores: Array, axis: int = -1) -> Array:
 
     >>> log_softmax(np.array([[0.0, 2000.0], [-np.inf, -np.inf]]))
     array([[-2000.,     0.],
-           [   -inf,    -inf]])
+           [  -inf,   -inf]])
     """
     less = shifted(cast(scores, working(scores)), axis)
     total = np.exp(less).sum(axis=axis, keepdims=True)
@@ -66,7 +66,7 @@ def log_softmax_backward(grad_output: Array, logs: Array, axis: int = -1) -> Arr
 
     The gradient is 0 for a weight of zero, as of a masked score.
 
-    >>> log_softmax_backward(np.array([1.0, 0.0, 5.0]), np.log(np.array([0.5, 0.5, 1e-999]))).round(2)
+    >>> log_softmax_backward(np.array([1.0, 0.0, 5.0]), np.array([-0.6931, -0.6931, -np.inf])).round(2)
     array([ 0.5, -0.5,  0. ])
     """
     weights = np.exp(logs)
