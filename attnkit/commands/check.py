@@ -70,7 +70,7 @@ def view_check(report: CheckReport, stage: Stage, style: display.Style) -> displ
         requires=[("visibility", "report=gradescope"), ("points", "report")],
     ),
     sections={
-        "Cases": "seed dtype case tolerance hide_slip",
+        "Cases": "seed dtype case tolerance hide_slip template",
         "Implementation": "conventions limits",
         "Grading": "grading",
     },

@@ -47,8 +47,11 @@ class Recording:
         try:
             # outside the lock: an array of JAX may wait for a callback that writes another one
             with name_errors(self.name), prefix_errors(f"tensor {name[:100]!r}"):
-                with call_library("cannot be recorded", ""):
-                    array = numpy_array(value)
+                try:
+                    with call_library("cannot be recorded", ""):
+                        array = numpy_array(value)
+                except UsageError as error:  # a tensor without numbers
+                    raise DataError(f"cannot be recorded: {error.problem}") from error
                 with self._lock:
                     if not (self._is_finished or self._failure):
                         number = self._counts[name]

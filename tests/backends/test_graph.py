@@ -8,7 +8,7 @@ import pytest
 jax = pytest.importorskip("jax")
 
 from attnkit.backends.jax.formulas import JAX
-from attnkit.model.graph import recurrence
+from attnkit.model.graph import recall, recurrence
 from attnkit.model.graph.kinds import KINDS
 from attnkit.model.passes.model_graph import model_graph
 from tests.model.test_graph import as_inputs, assert_same
@@ -20,7 +20,8 @@ NAMES = [  # every kind of node, pooling, and addition to scores
     "siglip:vision", "t5", "vit", "waves/group",
 ]  # fmt: skip
 SINGLE = ("deepseek_v3", "vit")
-OF_THE_HOST = {"spectrogram", "samples", *recurrence.KINDS}  # what NumPy makes of a sound; JAX scans over the tokens
+# what NumPy makes of a sound, and states, of which JAX scans over the tokens those of models
+OF_THE_HOST = {"spectrogram", "samples", *recurrence.KINDS, *recall.KINDS}
 LIMITS = {"float64": 1e-9, "float32": 2e-4}
 
 

@@ -127,6 +127,7 @@ NAMED = {"patches": "encoder.0.norm1={}", "targets": "./{}"}  # where a bare nam
 WEIGHTS = b'{"w":[[1,0],[0,1]]}'
 OLD = {"history": "old.svg", "explore": "old.html"}  # which write text and a page
 WITHOUT_TENSORS = {
+    "check",
     "cost",
     "embed",
     "encode",
