@@ -62,7 +62,7 @@ _CURRENT: contextvars.ContextVar[Callbacks] = contextvars.ContextVar("callbacks"
 def current() -> Callbacks:
     """The callbacks of the run in progress, in this thread.
 
-    >>> current() is SILENT
+    >>> contextvars.Context().run(current) is SILENT
     True
     """
     return _CURRENT.get()

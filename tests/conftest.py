@@ -28,6 +28,8 @@ hypothesis.settings.register_profile("repeatable", max_examples=30, derandomize=
 hypothesis.settings.register_profile("thorough", max_examples=1000, **PATIENT)  # by --hypothesis-profile=thorough
 hypothesis.settings.load_profile("repeatable")
 
+# what implementations are made of, and modules that need torch at their top: no tests, and no doctests
+collect_ignore_glob = ["transcripts/inputs/*", "checking/right_torch.py", "checking/checkpoints.py"]
 HANGS = 600  # seconds after which a test is taken to hang: its process writes where it is, and ends
 watched = {"until": 0.0}  # when that will be
 

@@ -179,8 +179,7 @@ class OwnProcess:
         def read(length: int) -> bytes:
             data = b""
             while len(data) < length:
-                ready, _, _ = select.select([self.replies], [], [], max(deadline - time.monotonic(), 0))
-                if not ready:
+                if not can_read(self.replies, deadline - time.monotonic()):
                     raise TimeoutError
                 part = os.read(self.replies, min(length - len(data), 1 << 20))
                 if not part:
@@ -218,6 +217,13 @@ class OwnProcess:
         self.errors.close()
         self.printed.close()
         self.process = None
+
+
+def can_read(descriptor: int, seconds: float) -> bool:
+    """Wait until a descriptor of any number can be read, or has ended."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN | select.POLLHUP)
+    return bool(poll.poll(max(seconds, 0) * 1000))
 
 
 def describe_code(code: int) -> str:

@@ -6,7 +6,6 @@ the order of the arguments, or their bare numbers; whatever format its answer ha
 
 import contextlib
 import os
-import select
 import shlex
 import signal
 import subprocess
@@ -26,6 +25,7 @@ from attnkit.checking.callees import (
     TIMES_BYTES,
     CalleeError,
     Outcome,
+    can_read,
     describe_code,
     last_line,
 )
@@ -116,8 +116,7 @@ class ProgramCallee:
         assert process.stdout is not None
         parts, length, deadline = [], 0, time.monotonic() + self.timeout
         while True:
-            ready, _, _ = select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0))
-            if not ready:
+            if not can_read(process.stdout.fileno(), deadline - time.monotonic()):
                 raise ProgramError(TIMEOUT.format(self.timeout), is_end=True)
             part = os.read(process.stdout.fileno(), 1 << 20)
             if not part:
