@@ -266,7 +266,6 @@ class PythonCallee:
     facts: dict[str, Any]
     stated: Mapping[str, str]
     binding: Binding = field(init=False)
-    calls: Binding = field(init=False)  # of the call of an instance of a class
 
     def __post_init__(self) -> None:
         self.literals = {text: float(text) for text in self.stated.values() if is_finite_number(text)}
@@ -433,7 +432,7 @@ class PythonCallee:
         if lacking := [name for name in pending if not arguments[name].joins]:
             listed = ", ".join(f"{one} {shape}" for one, shape in free.items())
             problem = f"no parameter of it is {lacking[0]} {given[lacking[0]].shape}; it has {listed or 'none'}"
-            return Outcome(None, problem=problem, lacks=lacking[0])
+            return Outcome(None, problem=problem, lacks=lacking[0], unbuilt=True)
         for found, shape in free.items():
             if "bias" in simplify(found) and (failed := self._set(found, np.zeros(shape), dtype)):
                 return failed
@@ -598,28 +597,29 @@ class PythonFile:
         folder = [os.path.dirname(os.path.abspath(path))] * is_file
         file = cls(OwnProcess(python, timeout, memory))
         request = {"path": os.path.abspath(path) if is_file else "", "module": "" if is_file else path}
-        file.names = file.ask({"do": "load", **request, "folders": [*folder, os.getcwd()]})["names"]
+        file.names = ask_for(file.host, {"do": "load", **request, "folders": [*folder, os.getcwd()]})["names"]
         return file
 
     def take(self, definition: Definition, name: str, library: str, stated: Mapping[str, str]) -> PythonCallee:
         """Take one of its functions or classes as the implementation of a definition."""
         request = {"do": "take", "name": name, "expected": definition.functions.split(), "library": library}
-        return PythonCallee(definition, self.host, self.ask(request), stated)
+        return PythonCallee(definition, self.host, ask_for(self.host, request), stated)
 
     def close(self) -> None:
         """End its process."""
         self.host.close()
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Carry out a request. CalleeError if that fails."""
-        reply, _ = self.host.ask(request, (), LEAST_BYTES)
-        if not reply.pop("ok"):
-            self.host.close()
-            raise CalleeError(reply["problem"])
-        return reply
+
+def ask_for(host: Host, request: dict[str, Any]) -> dict[str, Any]:
+    """What a host replies. CalleeError if it cannot carry out the request."""
+    reply, _ = host.ask(request, (), LEAST_BYTES)
+    if not reply.pop("ok"):
+        host.close()
+        raise CalleeError(reply["problem"])
+    return reply
 
 
 def open_object(definition: Definition, target: Any, library: str, stated: Mapping[str, str]) -> PythonCallee:
     """Open a function, a class or an instance of this process."""
     host = ThisProcess()
-    return PythonCallee(definition, host, host.interpreter.hold(target, library), stated)
+    return PythonCallee(definition, host, ask_for(host, {"do": "hold", "target": target, "library": library}), stated)

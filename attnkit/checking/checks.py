@@ -62,7 +62,6 @@ class Limits(NamedTuple):
             "their bare float32 numbers",
         ),
     ] = "npz"
-
     python: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="interpreter that runs a file: .venv/bin/python [default: that of attnkit]"),

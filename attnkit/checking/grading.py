@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from attnkit.checking.report import Checked, CheckReport, describe_row, reason_lines
+from attnkit.checking.verdict import MISSING
 
 VISIBILITIES = ("visible", "hidden", "after_due_date", "after_published")
 
@@ -75,7 +76,7 @@ def write_gradescope(report: CheckReport, visibility: str = "visible") -> str:
 def describe_part(part: Checked, hides: bool) -> Sequence[str]:
     """The lines of a stage: its properties, and why not all are right."""
     if part.status == "skip":
-        return ["not implemented"]
+        return [MISSING]
     rows = part.findings.rows if part.findings else ()
     lines = [f"{row.status:4}  {row.name}  {describe_row(row)}".rstrip() for row in rows]
     return [*lines, part.count(), *reason_lines(part, hides)]

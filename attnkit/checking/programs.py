@@ -20,14 +20,13 @@ import numpy as np
 from attnkit import formats
 from attnkit.checking.callees import (
     FILE_BYTES,
-    LEAST_BYTES,
     TIMEOUT,
-    TIMES_BYTES,
     CalleeError,
     Outcome,
     can_read,
     describe_code,
     last_line,
+    most_bytes,
 )
 from attnkit.checking.cases import Drawn
 from attnkit.checking.definition import Definition, find_shape
@@ -67,9 +66,8 @@ class ProgramCallee:
 
     def call(self, case: Drawn, given: Mapping[str, Any], dtype: str) -> Outcome:
         values = {name: as_dtype(given[name], dtype) for name in self.definition.arguments if name in given}
-        most = max(LEAST_BYTES, TIMES_BYTES * sum(one.nbytes for one in values.values()))
         try:
-            written = self.run(encode(values, self.send), most)
+            written = self.run(encode(values, self.send), most_bytes([*values.values()]))
         except ProgramError as error:
             return Outcome(None, problem=str(error), is_end=error.is_end)
         try:

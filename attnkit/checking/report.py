@@ -1,12 +1,13 @@
 """The findings of a check as a record that shows itself."""
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from attnkit import display
-from attnkit.checking.verdict import Findings, NamedSlip, Tested
+from attnkit.checking.verdict import MISSING, Findings, NamedSlip, Tested
 from attnkit.display.cells import Cells
 from attnkit.display.report import ComparisonReport
 from attnkit.errors import escaped
@@ -127,7 +128,7 @@ def _report_of_one(part: Checked, tensors: dict[str, Tensor], hides: bool, shows
     words: dict[str, Labels] = {"status": [row.status for row in rows], "words": [row.words for row in rows]}
     for name, texts in words.items():
         tensors[name] = Tensor(np.array([bool(text) for text in texts]), (name,))
-    failing = part.findings.smallest or next((row for row in rows if row.status == "FAIL"), None)
+    failing = part.findings.smallest or next(iter(part.findings.failing), None)
     shown = rows[0] if shows_case else failing
     if shown and not hides:
         arrays = {name: one for name, one in shown.drawn.given.items() if isinstance(one, np.ndarray)}
@@ -146,7 +147,7 @@ def summary_rows(parts: Sequence[Checked], hides: bool) -> list[list[str]]:
 def describe_outcome(part: Checked, hides: bool) -> str:
     """Describe an implementation in a sentence."""
     if part.status == "skip":
-        return "not implemented"
+        return MISSING
     reasons = [] if part.status == "ok" else reason_lines(part, hides)[:1]
     return "; ".join([part.count(), *reasons])
 
@@ -164,12 +165,10 @@ def property_rows(part: Checked) -> list[list[str]]:
     described = [describe_row(row) for row in rows]
     return [
         [row.status, row.name, row.drawn.describe(), figure(row), "likewise" if is_again and row.words else words]
-        for row, words, is_again in zip(rows, described, [False, *map(same, described, described[1:])], strict=True)
+        for row, words, is_again in zip(
+            rows, described, [False, *map(operator.eq, described, described[1:])], strict=True
+        )
     ]
-
-
-def same(one: str, other: str) -> bool:
-    return one == other
 
 
 def figure(row: Tested) -> str:
@@ -202,7 +201,7 @@ def describe_place(row: Tested) -> str:
 def concluding_lines(part: Checked, hides: bool) -> list[str]:
     """The count of the properties, why not all are right, and where the inputs are."""
     if part.status == "skip":
-        return ["not implemented"]
+        return [MISSING]
     lines = [part.count(), *reason_lines(part, hides)]
     failing = part.findings.failing if part.findings else []
     if failing and part.again and not hides:

@@ -171,7 +171,7 @@ class Examiner:
             self.conventions["order"] = find_orders(self.callee.by_place)
 
     def judge(self, cases: Sequence[Case]) -> Findings:
-        """Examiner the outcome of cases."""
+        """Judge the outcome of cases."""
         drawn = [draw_case(self.definition, case, self.seed, self.dtype) for case in cases]
         trials: list[Trial] = []
         for choice in self.choices():
@@ -335,10 +335,10 @@ class Examiner:
             if causes := self.explain(trial, singles):
                 return trial, causes + self.explain_otherwise(trial, trials[at + 1 :], causes)
         slips = self.definition.slips
-        for trial in likely[:MOST_TRIED] if len(slips) * (len(slips) - 1) // 2 <= MOST_PAIRS else ():
+        for trial in trials[:MOST_TRIED] if len(slips) * (len(slips) - 1) // 2 <= MOST_PAIRS else ():
             if causes := self.explain(trial, [*map(list, itertools.combinations(slips, 2))]):
                 return trial, causes
-        return min(trials, key=lambda trial: (len(trial.failing), trial.unanswered)), []
+        return trials[0], []
 
     def has_same_calls(self, trial: Trial, other: Trial) -> bool:
         """Whether trials hand over the same, and differ in what is expected alone."""
@@ -396,17 +396,14 @@ class Examiner:
     @quiet
     def remaining(self, row: Tested, changes: Mapping[str, Formula]) -> float | None:
         """The difference that a slip leaves; None where it does not explain the row."""
+        array = row.outcome.array
+        assert array is not None
         try:
-            near = self.compute(row.drawn, changes, roundings=ROUNDINGS[1:2])
-            if row.outcome.array is None or not self.is_near(row.outcome.array, near):
+            if not self.is_near(array, self.compute(row.drawn, changes, roundings=ROUNDINGS[1:2])):
                 return None
             other = self.compute(row.drawn, changes)
         except (AttnkitError, ValueError, IndexError, TypeError, KeyError, ZeroDivisionError):
             return None  # a formula that does not fit these shapes
-        array = row.outcome.array
-        assert array is not None
-        if other.array.shape != array.shape:
-            return None
         off = difference(array, other.array)
         off = np.where(~np.isfinite(array) & other.overflows, 0, off)
         allowed = self.allowed(other)

@@ -16,7 +16,7 @@ from attnkit.checking.definition import Argument, Case, Definition, Way
 from attnkit.checking.definitions.attention import POLARITIES, stable_softmax
 from attnkit.checking.definitions.formulas import rename, with_names
 from attnkit.checking.definitions.heads import ARGUMENTS as OF_HEADS
-from attnkit.checking.definitions.heads import CAUSAL, CONSTRUCT, MULTIHEAD, ROTARY
+from attnkit.checking.definitions.heads import BIASES, CAUSAL, CONSTRUCT, MULTIHEAD, ROTARY
 from attnkit.checking.definitions.linear import layouts_of, with_bias, within
 from attnkit.checking.definitions.networks import FFN, OF_NETWORKS, SWIGLU
 from attnkit.checking.definitions.norms import LAYERNORM, RMSNORM
@@ -209,7 +209,6 @@ def with_end(names: Iterable[str], at: str) -> dict[str, str | None]:
     return {name: name + at for name in names}
 
 
-BIASES = ("bq", "bk", "bv", "bo")
 WEIGHTS = ("wq", "wk", "wv", "wo")
 NO_JOINED: dict[str, str | None] = {"wqkv": None, "bqkv": None}
 
