@@ -101,7 +101,10 @@ class Grading(NamedTuple):
 
 @dataclass(frozen=True)
 class CheckRun:
-    """What is checked, and how."""
+    """What is checked, and how.
+
+    hides_prints  whether what the implementation prints is not shown: it may print hidden inputs
+    """
 
     request: Assignment
     seed: int
@@ -110,6 +113,7 @@ class CheckRun:
     tolerance: StatedTolerance
     conventions: Conventions
     limits: Limits
+    hides_prints: bool
 
     def check(self) -> list[Checked]:
         """Check one implementation, or all that a file has."""
@@ -128,7 +132,9 @@ class CheckRun:
 
     def load(self, path: str) -> PythonFile:
         limits = self.limits
-        return PythonFile.load(path, limits.python or sys.executable, limits.timeout, limits.memory_bytes)
+        file = PythonFile.load(path, limits.python or sys.executable, limits.timeout, limits.memory_bytes)
+        file.host.shows_prints = not self.hides_prints
+        return file
 
     def check_one(self, stage: str) -> Checked:
         definition = DEFINITIONS[stage]

@@ -130,14 +130,15 @@ def check(
         return explain(find_definition(request.stage), request.stage) if request.stage else list_stages()
     points = read_points(grading.points)
     hidden = read_seed(grading.hidden_seed) if grading.hidden_seed else None
-    run = CheckRun(request, hidden if hidden is not None else seed, dtype, case, tolerance, conventions, limits)
+    hides = hidden is not None
+    run = CheckRun(request, seed if hidden is None else hidden, dtype, case, tolerance, conventions, limits, hides)
     parts = [replace(part, points=points.get(part.stage, 1.0)) for part in run.check()]
     for name in points:
         if name not in [part.stage for part in parts]:
             raise UsageError(
                 f"no {name} was checked; the stages are {', '.join(part.stage for part in parts)}", "--points"
             )
-    report = make_check_report(parts, hide_slip or hidden is not None, case is not None)
+    report = make_check_report(parts, hide_slip or hides, case is not None)
     if grading.report is None:
         return report
     text = write_junit(report) if grading.report == "junit" else write_gradescope(report, grading.visibility)

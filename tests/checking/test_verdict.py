@@ -9,6 +9,7 @@ import attnkit
 from attnkit.checking.callees import CalleeError, PythonFile, open_object
 from attnkit.checking.definitions import DEFINITIONS
 from attnkit.checking.verdict import Examiner
+from attnkit.cli import main
 from attnkit.errors import UsageError
 
 ATTEND = DEFINITIONS["attend"]
@@ -185,6 +186,31 @@ def test_a_file_that_cannot_be_loaded_is_an_error(tmp_path):
     path.write_text("import numpy\n\ndef attention(q, k, v):\n    return missing\n\nraise RuntimeError('at the top')\n")
     with pytest.raises(CalleeError, match=r"RuntimeError: at the top \(mine.py, line 6\)"):
         PythonFile.load(str(path), sys.executable, 5, 0)
+
+
+def test_what_it_prints_is_shown_unless_the_seed_is_hidden(written, tmp_path, capfd):
+    path, seed = written("np.zeros(1)"), tmp_path / "seed.txt"
+    seed.write_text("3")
+    for options, shown in (([], True), (["--hidden-seed", str(seed)], False)):
+        assert main.main(["check", "attend", path, "--timeout", "0.5", *options]) == 1
+        assert ("a line of its own" in capfd.readouterr().err) == shown
+
+
+def test_a_class_without_a_parameter_that_it_needs_is_an_error():
+    class Linear:
+        def __init__(self, in_features, out_features):
+            self.bias = np.zeros(out_features, np.float32)
+
+        def __call__(self, x):
+            return x
+
+    with pytest.raises(CalleeError, match=r"no parameter of it is w \(7, 5\); it has bias \(7,\)"):
+        judge(Linear, "linear")
+
+
+def test_what_is_neither_a_function_nor_a_class_is_an_error():
+    with pytest.raises(CalleeError, match="it is int, neither a function nor a class"):
+        attnkit.check("attend", 3)
 
 
 def test_an_answer_that_is_too_large_is_not_read(written):
