@@ -135,7 +135,7 @@ class OwnProcess:
         self.printed, self.errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - read at its end
         try:
             self.process = subprocess.Popen(
-                [self.python, "-I", "-B", "-c", code],
+                [self.python, "-I", "-B", "-u", "-c", code],
                 stdin=subprocess.DEVNULL,
                 stdout=self.printed,
                 stderr=self.errors,

@@ -113,7 +113,7 @@ class CheckRun:
     tolerance: StatedTolerance
     conventions: Conventions
     limits: Limits
-    hides_prints: bool
+    hides_prints: bool = False
 
     def check(self) -> list[Checked]:
         """Check one implementation, or all that a file has."""
