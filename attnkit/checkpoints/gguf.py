@@ -27,6 +27,7 @@ Undo = Callable[..., Array]
 
 BLOCK = re.compile(r"blk\.([0-9]{1,6})\.")
 SUFFIX = re.compile(r"\.(weight|bias)$")
+SCALE = re.compile(r"\.(?:input_)?scale$")  # of a weight of 4 bits, and of its input where that has 4 bits too
 EXPERT = re.compile(r"(?<=[a-z]\.)[0-9]{1,6}$")  # in older files, which have tensors for each expert
 TOKENS = {"bos_token_id": "bos_token_id", "pad_token_id": "padding_token_id"}
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -442,15 +443,32 @@ class Restored(NamedTuple):
 
     def read(self, parts: Mapping[str, Mapped], values: Mapping[str, Any]) -> Array:
         """The published tensor."""
-        part = parts[self.name]
-        array = part.tensor(self.name) if self.row is None else part.rows(self.name, self.row)
+        array = read_scaled(parts, self.name, self.row)
         if self.change is None:
             return array
         try:
-            others = [parts[self.other].tensor(self.other)] if self.other else []
+            others = [read_scaled(parts, self.other)] if self.other else []
             return self.change.undo(array, *others, values)
         except (ValueError, ZeroDivisionError):
             raise DataError(f"tensor {self.name!r}: shape {array.shape} does not fit the heads of the model") from None
+
+
+def read_scaled(parts: Mapping[str, Mapped], name: str, index: Any = None) -> Array:
+    """A tensor of the file, or rows of it, times its scale if there is one.
+
+    The scale of attn_q.weight is attn_q.scale: a number, or one for each expert. DataError for another shape.
+    """
+    part, scale = parts[name], f"{SUFFIX.sub('', name)}.scale"
+    array = part.tensor(name) if index is None else part.rows(name, index)
+    if scale not in parts or not name.endswith(".weight"):
+        return array
+    factors, shape = parts[scale].tensor(scale).astype(np.float32), part.entries[name][1]
+    if factors.shape != (1,) and not (len(shape) == 3 and factors.shape == shape[:1]):
+        raise DataError(f"tensor {scale[:100]!r} has shape {factors.shape} (expected (1), or (experts))", part.name)
+    if len(shape) == 3:
+        factors = np.broadcast_to(factors, shape[:1])[... if index is None else index]
+        factors = factors[..., None, None]
+    return (array * factors).astype(array.dtype)
 
 
 def name_tensors(file: ModelFile, architecture: Architecture, values: Values) -> Weights:
@@ -462,7 +480,8 @@ def name_tensors(file: ModelFile, architecture: Architecture, values: Values) ->
     names = architecture.names_of(file)
     parts = {name: part for part in file.parts for name in part.entries}
     for part in file.parts:
-        found = (find_published(file, architecture, names, name) for name in part.entries if name not in ROPE_FACTORS)
+        read_apart = {*ROPE_FACTORS, *(name for name in part.entries if is_scale(parts, name))}
+        found = (find_published(file, architecture, names, name) for name in part.entries if name not in read_apart)
         restored = {published: one for many in found for published, one in many.items()}
         entries = {name: one.entry(parts) for name, one in restored.items()}
         packed = {name: part.packed[one.name] for name, one in restored.items() if one.name in part.packed}
@@ -471,6 +490,14 @@ def name_tensors(file: ModelFile, architecture: Architecture, values: Values) ->
     weights = Weights(file.name, [part.name for part in file.parts], mapped)
     weights.is_strict = True  # llama.cpp opens no file with a tensor that it does not read
     return weights
+
+
+def is_scale(parts: Mapping[str, Mapped], name: str) -> bool:
+    """Whether a tensor is the scale of a weight, or of its input.
+
+    That of an input says how to round it to four bits, which is not done here.
+    """
+    return bool(SCALE.search(name)) and SCALE.sub(".weight", name) in parts
 
 
 def find_published(
@@ -516,4 +543,4 @@ def restore_rows(
     """
     one = restored[name]
     is_plain = one.change is None and one.row is None
-    return parts[one.name].rows(one.name, index) if is_plain else one.read(parts, values)[index]
+    return read_scaled(parts, one.name, index) if is_plain else one.read(parts, values)[index]

@@ -9,7 +9,7 @@
     npy.py npz.py safetensors.py json.py   the formats, each with `read` and `encode`
     csv.py          tables of numbers, separated by commas, tabs or blanks, read only
     pytorch.py      files of torch.save, read only
-    gguf.py gguf_blocks.py   files of llama.cpp and their quantized tensors, read only
+    gguf.py gguf_blocks.py gguf_grids.py   files of llama.cpp and their quantized tensors, read only
     pickle_reader.py that pickle, read without executing it
     wav.py sound.py sounds: WAV, and by a library FLAC, Ogg and MP3, read only
     picture.py      pictures, by a library: PNG and JPEG, read only

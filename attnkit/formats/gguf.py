@@ -14,7 +14,7 @@ import numpy as np
 
 from attnkit.errors import DataError, FileError, counted
 from attnkit.formats.dtypes import byte_count, check_shape, dtype_of, from_bytes
-from attnkit.formats.gguf_blocks import BlockType, byte_size, decode_blocks, find_type
+from attnkit.formats.gguf_blocks import VARIANTS, BlockType, byte_size, decode_blocks, find_type
 from attnkit.formats.mapped import Mapped, map_file
 from attnkit.formats.streams import Source, exists, name_errors, prefix_errors
 from attnkit.records import Array, Record
@@ -416,19 +416,42 @@ def _find_ends(entries: Mapping[str, Entry], size: int, alignment: int) -> dict[
 
     DataError for tensors that overlap or end after the file, and for bytes after the last.
     """
-    found, ordered = dict(entries), sorted(entries, key=lambda name: entries[name][2:])
-    followings = [*(entries[name].begin for name in ordered[1:]), size]
+    ordered = sorted(entries, key=lambda name: entries[name][2:])
+    followings = dict(zip(ordered, [*(entries[name].begin for name in ordered[1:]), size], strict=False))
+    found = {**entries, **_measure_variants(entries, followings, alignment)}
     reached = 0
-    for name, following in zip(ordered, followings, strict=False):
-        kind, _, begin, end = entries[name]
+    for name, following in followings.items():
+        kind, _, begin, end = found[name]
         if begin < reached:
             raise DataError(f"tensor {name[:100]!r}: offsets ({begin},{end}) overlap another tensor")
         if not kind.size:
             end = max(begin, following)
-            found[name] = entries[name]._replace(end=end)
+            found[name] = found[name]._replace(end=end)
         if end > size:
             raise DataError(f"truncated: tensor {name[:100]!r} needs bytes up to {end}, the file has {size}")
         reached = end
     if size - reached >= alignment and entries:
         raise DataError(f"{counted(size - reached, 'byte')} after the last tensor")
     return found
+
+
+def _measure_variants(entries: Mapping[str, Entry], followings: Mapping[str, int], alignment: int) -> dict[str, Entry]:
+    """The entries of types of two sizes, if one of the sizes alone fits all.
+
+    followings  where the next tensor begins
+    """
+
+    def fits(name: str, kind: BlockType) -> bool:
+        _, shape, begin, _ = entries[name]
+        is_whole_blocks = shape and shape[-1] % kind.numbers == 0
+        return bool(is_whole_blocks) and 0 <= followings[name] - begin - byte_size(kind, shape) < alignment
+
+    measured: dict[str, Entry] = {}
+    for type_name, variants in VARIANTS.items():
+        these = [name for name, entry in entries.items() if entry.kind.name == type_name]
+        fitting = [kind for kind in variants if all(fits(name, kind) for name in these)]
+        if these and len(fitting) == 1:
+            sizes = {name: byte_size(fitting[0], entries[name].shape) for name in these}
+            ends = {name: entries[name].begin + size for name, size in sizes.items()}
+            measured |= {name: entries[name]._replace(kind=fitting[0], end=ends[name]) for name in these}
+    return measured

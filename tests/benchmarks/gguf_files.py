@@ -66,7 +66,7 @@ def main() -> None:
             continue
         blocks = rng.integers(0, 256, (WEIGHTS // kind.numbers, kind.size), dtype=np.uint8)
         line = f"{kind.name:7} {WEIGHTS / 1e6 / fastest(partial(decode_blocks, blocks.reshape(-1), kind)):5.0f}"
-        if HAS_PACKAGE and kind.name != "Q8_K":
+        if HAS_PACKAGE and kind.name not in ("Q8_K", "Q8_1", "Q1_0"):
             from gguf import GGMLQuantizationType, dequantize
 
             with np.errstate(all="ignore"):

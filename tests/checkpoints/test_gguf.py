@@ -402,3 +402,43 @@ def test_special_tokens_are_those_of_the_keys(tmp_path):
     (tmp_path / "m.gguf").write_bytes(convert("llama", dict.fromkeys(keys, ...)))
     bare = open_checkpoint(str(tmp_path / "m.gguf")).config.special
     assert (bare.bos, bare.eos, bare.pad) == (None, (), None)
+
+
+def with_scales(stored):
+    """All matrices of layers divided by powers of two, which their scales undo, and scales of inputs."""
+    scaled = {}
+    for name, array in stored.items():
+        scaled[name] = array
+        if name.startswith("blk.") and name.endswith(".weight") and array.ndim >= 2:
+            scales = np.exp2(np.arange(len(array) if array.ndim == 3 else 1, dtype=np.float32) - 1)
+            scaled[name] = array / scales.reshape(-1, *[1] * (array.ndim - 1)) if array.ndim == 3 else array / scales
+            base = name.removesuffix("weight")
+            scaled |= {f"{base}scale": scales, f"{base}input_scale": np.float32([0.3])}
+    return scaled
+
+
+@pytest.mark.parametrize("name", ["llama", "mixtral", "gpt_oss", "deepseek_v2", "gpt2"])
+def test_a_weight_is_multiplied_by_its_scale(name, tmp_path):
+    """As files of NVFP4 have them: one for a matrix, or one for each expert."""
+    (tmp_path / "a.gguf").write_bytes(convert(name))
+    (tmp_path / "b.gguf").write_bytes(convert(name, older=with_scales))
+    plain, scaled = (open_checkpoint(str(tmp_path / f"{one}.gguf")) for one in "ab")
+    assert scaled.params.unused() == [] and [*scaled.params] == [*plain.params]
+    for layer in plain.params:
+        for key, array in plain.params[layer].items():
+            assert np.array_equal(scaled.params[layer][key], array), f"{layer}.{key}"
+            assert np.array_equal(scaled.params.read(layer, key), array), f"{layer}.{key}"
+
+
+@pytest.mark.parametrize("scale", [np.ones(2), np.ones((1, 1))])
+def test_a_scale_of_another_shape(scale, tmp_path):
+    changed = convert("llama", older=lambda stored: {**stored, "blk.0.attn_q.scale": scale})
+    (tmp_path / "m.gguf").write_bytes(changed)
+    checkpoint = open_checkpoint(str(tmp_path / "m.gguf"))
+    with pytest.raises(DataError, match=r"m\.gguf: tensor 'blk\.0\.attn_q\.scale' has shape .* \(expected \(1\), or"):
+        checkpoint.params["decoder.0.self"]
+
+
+def test_a_scale_without_its_weight_is_not_read(tmp_path):
+    (tmp_path / "m.gguf").write_bytes(convert("llama", older=lambda stored: {**stored, "blk.0.x.scale": np.ones(1)}))
+    assert open_checkpoint(str(tmp_path / "m.gguf")).params.unused() == ["blk.0.x.scale"]

@@ -67,7 +67,7 @@ BAD = {
     "name of 1001 bytes": (one((2,), name="n" * 1001), "the name of a tensor of 1001 bytes (limit 1000)"),
     "five dimensions": (one((1, 1, 1, 1, 2)), "tensor 'x': 5 dimensions (limit 4)"),
     "2^32 - 1 dimensions": (raw(1, 0, pack_text("x") + struct.pack("<I", 2**32 - 1) + bytes(32)), "tensor 'x': 4294967295 dimensions (limit 4)"),
-    "a type of number 43": (one((32,), kind=43), "tensor 'x': type 43 is not known (use F32"),
+    "a type of number 43": (one((32,), kind=43), "tensor 'x': type 43 is not decoded (unknown; llama.cpp has types 0 to 42, and its forks have others); use F32"),
     "rows of parts of blocks": (one((2, 48), kind="Q4_0", size=96), "tensor 'x': rows of 48 numbers are not whole blocks of Q4_0 (32 numbers)"),
     "a scalar of blocks": (one((), kind="Q8_0"), "tensor 'x': rows of 1 numbers are not whole blocks of Q8_0"),
     "dimensions overflow": (one((2**40, 2**40)), "tensor 'x': shape (1099511627776, 1099511627776) too large"),
@@ -80,6 +80,6 @@ BAD = {
     "cut in the numbers": (WHOLE[:-30], "truncated: tensor 'x' needs bytes up to 8, the file has 2"),
     "bytes after": (pack_gguf({}, X) + bytes(64), "88 bytes after the last tensor"),
     # G4, G5
-    "type that is not decoded": (one((256,), kind="IQ2_XS", size=96), "tensor 'x': type IQ2_XS is not decoded (use F32, F16, Q4_0"),
+    "type that is not decoded": (one((256,), kind=137, size=96), "tensor 'x': type IQ2_K is not decoded (of ik_llama.cpp); use F32, F16, Q4_0"),
     "no tensors": (pack_gguf({"a": 1}), "no tensors in this GGUF file"),
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """GGUF files: the numbers of blocks, worked by hand and as gguf decodes them; headers, split files, lazy reading."""
 
+import hashlib
 import struct
 
 import ml_dtypes
@@ -8,9 +9,10 @@ import pytest
 
 from attnkit.errors import DataError, FileError
 from attnkit.formats import Source, gguf, load, read
-from attnkit.formats.gguf_blocks import BLOCK_TYPES, decode_blocks
+from attnkit.formats.gguf_blocks import BLOCK_TYPES, VARIANTS, decode_blocks
+from attnkit.formats.gguf_grids import GRIDS, points
 from tests.faults.bad_gguf import WHOLE
-from tests.gguf_files import TYPE_NUMBERS, pack_gguf
+from tests.gguf_files import pack_gguf
 from tests.places import arrays
 from tests.process import run
 
@@ -59,13 +61,41 @@ WORKED = {
     "IQ4_XS": ({0: f16(1), 2: [2 << 6], 5: [3 << 4], 56: [8 | 15 << 4]}, {96: 3, 97: -381, 112: 339}),
     # 2 ** (128 − 127) times 1.0 and 6.0
     "MXFP4": ({0: [128], 1: [0x72, 0x0A]}, {0: 2, 16: 12, 1: -2, 17: 0}),
+    # the sum of the numbers, here 100, is not needed
+    "Q8_1": ({0: f16(0.5), 2: f16(100), 4: [0xFF, 7]}, {0: -0.5, 1: 3.5, 31: 0}),
+    # bit 1 of byte 0 is number 1; there is no zero
+    "Q1_0": ({0: f16(2), 2: [2], 17: [0x80]}, {0: -2, 1: 2, 8: -2, 127: 2}),
+    # four codes in a byte, the first one lowest: −1, 0, 1, 2
+    "Q2_0": ({0: f16(2), 2: [0b11100100], 17: [0x40]}, {0: -2, 1: 0, 2: 2, 3: 4, 63: 0, 62: -2}),
+    "PQ2_0": ({0: f16(2), 2: [0b11100100], 33: [0x40]}, {0: -2, 1: 0, 2: 2, 3: 4, 127: 0, 126: -2}),
+    # the byte of the digits 1 0 0 0 0 is ⌈81·256/243⌉ = 86; 255 has 2 in all places, 0 has 0
+    "TQ1_0": ({0: [86, 0, 255], 48: [255], 52: f16(2)}, {0: 0, 32: -2, 1: -2, 2: 2, 130: 2, 240: 2, 252: 2, 241: -2}),
+    "TQ2_0": ({0: [0b11100100], 32: [2], 64: f16(2)}, {0: -2, 32: 0, 64: 2, 96: 4, 128: 2, 160: -2}),
+    # part 1: scale 1, part 3: scale 2 ** −9; low halves are its numbers 0 to 7, high ones 8 to 15
+    "NVFP4": ({1: [0x38, 0x7F, 1], 12: [0x17, 0], 20: [7], 28: [0xF]}, {16: 6, 24: 0.5, 17: 0, 32: 0, 48: -6 / 512}),
+    # numbers 32 to 63: the scale is 8·(½ + 3)/4 = 7, code 1 is the point (43, 8 …); a seventh sign makes an eighth
+    "IQ2_XXS": ({0: f16(8), 10: [1], 14: [1, 0, 0, 3 << 4]}, {0: 8, 32: -301, 33: 56, 39: -56, 40: 56}),
+    # word 2: code 1, the second sign and with it the eighth; the scale of numbers 16 to 31 is 8·(½ + 5)/4
+    "IQ2_XS": ({0: f16(8), 6: [1, 2 << 1], 66: [5 << 4]}, {0: 8, 16: 473, 17: -88, 18: 88, 23: -88, 32: 8}),
+    # numbers 8 to 15: code 1 and a sign of its own bit; the scale of numbers 0 to 15 is 8·(½ + 6)/4
+    "IQ2_S": ({0: f16(8), 3: [1], 35: [4], 74: [6]}, {0: 104, 8: 559, 10: -104, 15: 104, 16: 8}),
+    # numbers 36 to 39: code 1, the point (20, 4, 4, 4); the scale is 4·(½ + 2)/2
+    "IQ3_XXS": ({0: f16(4), 11: [1], 70: [16, 0, 0, 2 << 4]}, {0: 4, 36: -100, 37: 20, 39: -20, 40: 20}),
+    # numbers 4 to 7: code 1, the point (3, 1, 1, 1); scales 2·(1 + 2·3) and 2·(1 + 2·1)
+    "IQ3_S": ({0: f16(2), 3: [1], 74: [16], 106: [3 | 1 << 4]}, {0: 14, 4: -42, 5: 14, 32: 6, 64: 2}),
+    # numbers 0 to 31: code 1, the point (1, −1 …), scale 2·(1 + 2·2), shift −⅛
+    "IQ1_S": ({0: f16(2), 2: [1], 34: [0, 1 << 7 | 2 << 4]}, {0: 8.75, 1: -11.25, 8: -11.25, 32: -1.75}),
+    # the scale 2 is 0x4000, its upper four bits those of the last word; numbers 16 to 31: 2·(1 + 2·3), a shift of −⅛
+    # for the first eight
+    "IQ1_M": ({2: [1], 33: [8], 48: [3 << 3], 55: [0x40]}, {0: -1.75, 16: 12.25, 17: -15.75, 24: -12.25}),
 }
+TYPES = {kind.name: kind for kind in [*BLOCK_TYPES.values(), *(kind for many in VARIANTS.values() for kind in many)]}
 
 
 @pytest.mark.parametrize("name", WORKED)
 def test_worked_blocks(name):
     places, expected = WORKED[name]
-    kind = BLOCK_TYPES[TYPE_NUMBERS[name]]
+    kind = TYPES[name]
     block = np.zeros(kind.size, np.uint8)
     for at, content in places.items():
         block[at : at + len(content)] = [*content]
@@ -78,13 +108,19 @@ def test_worked_blocks(name):
 def test_blocks_are_decoded_to_the_bits_of_gguf(name):
     blocks, expected = FROZEN[name], FROZEN[f"{name}.numbers"]
     many = np.tile(blocks, (200, 1)).reshape(-1)  # more than is decoded at a time
-    numbers = decode_blocks(many, BLOCK_TYPES[TYPE_NUMBERS[name]])
+    numbers = decode_blocks(many, TYPES[name])
     assert numbers.tobytes() == np.tile(expected, (200, 1)).tobytes()
 
 
 def test_every_decoded_type_is_tested():
-    assert {kind.name for kind in BLOCK_TYPES.values() if kind.decode} == {*WORKED}
-    assert {name for name in FROZEN if "." not in name} == {*WORKED} - {"Q8_K"}  # which gguf does not decode
+    assert {name for name, kind in TYPES.items() if kind.decode} == {*WORKED}
+    not_by_gguf = {"Q8_K", "Q8_1", "Q1_0", "Q2_0", "PQ2_0"}
+    assert {name for name in FROZEN if "." not in name} == {*WORKED} - not_by_gguf
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_points_of_grids_are_those_of_gguf(name):
+    assert hashlib.sha256(points(name).tobytes()).digest() == FROZEN[f"{name}.grid"].tobytes()
 
 
 # type -> numbers of a block, and the bytes of the fields of its structure in ggml-common.h
@@ -96,37 +132,70 @@ BLOCKS = {
     "IQ1_M": (256, 32 + 16 + 8), "IQ2_XXS": (256, 2 + 2 * 32), "IQ2_XS": (256, 2 + 2 * 32 + 8),
     "IQ2_S": (256, 2 + 64 + 8 + 8), "IQ3_XXS": (256, 2 + 3 * 32), "IQ3_S": (256, 2 + 64 + 8 + 32 + 4),
     "IQ4_NL": (32, 2 + 16), "IQ4_XS": (256, 2 + 2 + 4 + 128), "TQ1_0": (256, 48 + 4 + 2), "TQ2_0": (256, 64 + 2),
-    "MXFP4": (32, 1 + 16), "NVFP4": (64, 4 + 32),
+    "MXFP4": (32, 1 + 16), "NVFP4": (64, 4 + 32), "Q2_0": (64, 2 + 16), "PQ2_0": (128, 2 + 32),
 }  # fmt: skip
 
 
 def test_sizes_of_blocks():
-    assert {kind.name: kind[1:3] for kind in BLOCK_TYPES.values() if not kind.dtype} == BLOCKS
+    assert {name: kind[1:3] for name, kind in TYPES.items() if not kind.dtype} == BLOCKS
+
+
+def read_type_42(path, shapes, block):
+    """A file of tensors of type 42, of `block` numbers in block / 4 + 2 bytes, and a tensor behind them."""
+    sizes = [int(np.prod(shape)) // block * (block // 4 + 2) for shape in shapes]
+    scaled = [(f16(1) + bytes(range(block // 4))) * (size // (block // 4 + 2)) for size in sizes]
+    tensors = {f"w{at}": (42, shape, data) for at, (shape, data) in enumerate(zip(shapes, scaled, strict=True))}
+    path.write_bytes(pack_gguf({}, tensors | {"last": np.arange(3.0)}))
+    return gguf.map_tensors(str(path))
+
+
+@pytest.mark.parametrize(("block", "name"), [(64, "Q2_0"), (128, "PQ2_0")])
+def test_type_42_is_told_by_the_places_of_the_tensors(block, name, tmp_path):
+    """Of one block both sizes are 64 bytes with padding; a larger tensor of the same file tells."""
+    mapped = read_type_42(tmp_path / "m.gguf", [(128,), (4, 1024)], block)
+    assert mapped.packed == {"w0": name, "w1": name} and mapped.tensor("last").tolist() == [0, 1, 2]
+    expected = [(byte >> shift & 3) - 1 for byte in range(block // 4) for shift in (0, 2, 4, 6)]
+    assert mapped.tensor("w1").reshape(-1, block).tolist() == [expected] * (4096 // block)
+    assert mapped.rows("w1", 2).tolist() == expected * (1024 // block)
+
+
+def test_type_42_is_refused_where_the_places_do_not_tell(tmp_path):
+    """A tensor of one block alone, and blocks of 256 numbers in 42 bytes, as an early STQ1_0 had."""
+    ambiguous = read_type_42(tmp_path / "m.gguf", [(128,)], 128)
+    (tmp_path / "n.gguf").write_bytes(pack_gguf({}, {"w0": (42, (8, 256), bytes(8 * 42)), "v": np.ones(1)}))
+    for mapped in (ambiguous, gguf.map_tensors(str(tmp_path / "n.gguf"))):
+        assert mapped.packed["w0"] == "Q2_0"
+        with pytest.raises(DataError, match=r"tensor 'w0': type Q2_0 is not decoded \(blocks of 64 .* do not tell"):
+            mapped.tensor("w0")
 
 
 def test_a_tensor_of_an_unknown_type_is_refused_when_it_is_read(tmp_path):
     """The others are read; it ends where the next one begins."""
     tensors = {
         "q": ("Q8_1", (2, 32), bytes(72)),
-        "a": (42, (2, 64), bytes(range(36))),
+        "a": (139, (2, 64), bytes(range(36))),
         "w": np.arange(3.0),
         "b": (99, (3, 5), bytes(40)),
     }
     path = tmp_path / "m.gguf"
     path.write_bytes(pack_gguf({}, tensors))
     mapped = gguf.map_tensors(str(path))
-    assert mapped.packed == {"q": "Q8_1", "a": "Q2_0", "b": "99"}
+    assert mapped.packed == {"q": "Q8_1", "a": "IQ4_K", "b": "99"}
     assert mapped.entries["b"] == ("float32", (3, 5)) and mapped.tensor("w").tolist() == [0, 1, 2]
     header = gguf.read_header(memoryview(path.read_bytes()))
     assert [header.entries[name][2:] for name in tensors] == [(0, 72), (96, 160), (160, 172), (192, 256)]
-    for name, problem in (("a", "type Q2_0 is not decoded"), ("b", "type 99 is not known"), ("q", "type Q8_1 is not")):
+    problems = {
+        "a": r"type IQ4_K is not decoded \(of ik_llama\.cpp\)",
+        "b": r"type 99 is not decoded \(unknown; llama\.cpp has types 0 to 42, and its forks have others\)",
+    }
+    for name, problem in problems.items():
         for read_part in (mapped.tensor, lambda name: mapped.rows(name, 1)):
-            with pytest.raises(DataError, match=rf"m\.gguf: tensor '{name}': {problem} .*\(use F32"):
+            with pytest.raises(DataError, match=rf"m\.gguf: tensor '{name}': {problem}; use F32"):
                 read_part(name)
     done = run("show", str(path), "--list", env={"COLUMNS": "80"})
     assert done.code == 0 and [line.split() for line in done.out.decode().splitlines()[2:-1]] == [
         ["q", "(2,", "32)", "Q8_1"],
-        ["a", "(2,", "64)", "Q2_0"],
+        ["a", "(2,", "64)", "IQ4_K"],
         ["w", "(3)", "F32"],
         ["b", "(3,", "5)", "99"],
     ]
@@ -195,16 +264,16 @@ def test_numbers_of_a_dtype_are_read_in_place(tmp_path):
 def test_a_quantized_tensor_is_decoded_when_it_is_accessed(tmp_path):
     blocks, numbers = FROZEN["Q4_K"], FROZEN["Q4_K.numbers"]
     path = tmp_path / "m.gguf"
-    path.write_bytes(pack_gguf({}, {"w": ("Q4_K", (3, 512), blocks.tobytes()), "o": ("IQ1_S", (256,), bytes(50))}))
+    path.write_bytes(pack_gguf({}, {"w": ("Q4_K", (3, 512), blocks.tobytes()), "o": (140, (256,), bytes(176))}))
     mapped = gguf.map_tensors(str(path))
     assert mapped.entries == {"w": ("float32", (3, 512)), "o": ("float32", (256,))}
-    assert mapped.packed == {"w": "Q4_K", "o": "IQ1_S"}
+    assert mapped.packed == {"w": "Q4_K", "o": "IQ5_K"}
     assert mapped.tensor("w").tobytes() == numbers.tobytes()
     assert mapped.tensor("w") is not mapped.tensor("w")
     for index in (1, slice(1, 3), np.array([[2, 0], [0, 2]])):
         assert mapped.rows("w", index).tobytes() == numbers.reshape(3, 512)[index].tobytes()
         assert mapped.rows("w", index).shape == numbers.reshape(3, 512)[index].shape
-    with pytest.raises(DataError, match=r"m\.gguf: tensor 'o': type IQ1_S is not decoded"):
+    with pytest.raises(DataError, match=r"m\.gguf: tensor 'o': type IQ5_K is not decoded"):
         mapped.tensor("o")
 
 

@@ -4,9 +4,10 @@
     PYTHONPATH=. python tests/references/make_gguf_blocks.py
 
 writes gguf_blocks.npz: TYPE, blocks (N, bytes) as uint8, and TYPE.numbers (N, numbers) as float32. The bytes of float16
-scales are redrawn until all are finite.
+scales are redrawn until all are finite. TYPE.grid is the SHA-256 of a type's whole table of points as float32.
 """
 
+import hashlib
 import pathlib
 import zlib
 
@@ -14,7 +15,11 @@ import gguf
 import numpy as np
 
 COUNT = 6
-TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4")
+TYPES = (
+    "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
+    "NVFP4", "TQ1_0", "TQ2_0", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M",
+)  # fmt: skip
+GRIDS = ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S")
 
 
 def draw(name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -31,4 +36,9 @@ def draw(name: str) -> tuple[np.ndarray, np.ndarray]:
 drawn = {name: draw(name) for name in TYPES}
 members = {name: blocks for name, (blocks, _) in drawn.items()}
 members |= {f"{name}.numbers": numbers for name, (_, numbers) in drawn.items()}
+for name in GRIDS:
+    table = getattr(gguf.quants, name)
+    table.init_grid()
+    digest = hashlib.sha256(table.grid.reshape(table.grid_shape).astype(np.float32).tobytes()).digest()
+    members[f"{name}.grid"] = np.frombuffer(digest, np.uint8)
 np.savez_compressed(pathlib.Path(__file__).parent / "gguf_blocks.npz", **members)
