@@ -151,10 +151,11 @@ def counted(count: int, noun: str) -> str:
 def with_article(name: str) -> str:
     """A name behind the indefinite article that its sound requires.
 
-    >>> with_article("bert"), with_article("albert"), with_article("mbart"), with_article("marian")
-    ('a bert', 'an albert', 'an mbart', 'a marian')
+    >>> with_article("bert"), with_article("albert"), with_article("mbart"), with_article("eurobert")
+    ('a bert', 'an albert', 'an mbart', 'a eurobert')
     """
-    return f"an {name}" if name.startswith((*"aeio", *SPELLED)) else f"a {name}"
+    is_vowel = name.startswith((*"aeio", *SPELLED)) and not name.startswith("eu")
+    return f"an {name}" if is_vowel else f"a {name}"
 
 
 def format_bytes(count: int) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from attnkit.formats import safetensors
 from attnkit.tokenizers.unigram import read_sentencepiece
-from tests.drawing import draw_tensors
+from tests.drawing import draw_tensors, drawn_models
 from tests.gguf_files import LIST, U8, pack_gguf
 from tests.places import MODELS, REFERENCES
 
@@ -28,8 +28,15 @@ ARCHITECTURES = {
     "falcon-40b": "falcon", "falcon-11b": "falcon", "bloom": "bloom", "mixtral": "llama", "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "gpt_oss": "gpt-oss",
     "deepseek_v2": "deepseek2", "deepseek_v2-greedy": "deepseek2", "deepseek_v3": "deepseek2",
+    "nomic_bert": "nomic-bert", "jina_embeddings_v3": "jina-bert-v3", "eurobert": "eurobert",
 }  # fmt: skip
-PREFIXES = {"bloom": "transformer.", "bert": "bert."}  # which its converter removes from names
+PREFIXES = {
+    "bloom": "transformer.",
+    "bert": "bert.",
+    "nomic-bert": "nomic_bert.",
+    "jina-bert-v3": "roberta.",
+}  # which its converter removes from names
+ENCODERS = ("bert", "nomic_bert", "jina_embeddings_v3", "eurobert")
 PERMUTED = ("llama", "olmo", "granite", "smollm3")
 # keys of config.json as the converter reads them; what a GGUF file cannot say is as llama.cpp has it
 CHANGES = {
@@ -102,7 +109,7 @@ def sparse_shapes(model, shapes):
 
 def load_tiny(model):
     """The config.json and the tensors of a model of the references, as a GGUF file can say them."""
-    decoders = json.loads((REFERENCES / "decoders.json").read_text())
+    decoders = drawn_models("decoders") | drawn_models("embedders")
     if model == "wide":
         config, tensors = WIDE, draw_tensors("llama", wide_shapes(WIDE))
     elif model in decoders:
@@ -315,7 +322,7 @@ def convert_metadata(model, config):  # noqa: C901 - a line for each kind of mod
         if rope.get("rope_type") == "longrope":
             growth = config["max_position_embeddings"] / original
             keys["rope.scaling.attn_factor"] = float(np.sqrt(1 + np.log(growth) / np.log(original)))
-    if kind == "bert":
+    if kind in ENCODERS:
         keys |= {"attention.causal": False, "pooling_type": 1}
     if kind == "t5":
         eps, decoder = config["layer_norm_epsilon"], config.get("num_decoder_layers")

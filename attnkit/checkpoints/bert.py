@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnkit.checkpoints.config_reader import FIELDS as USUAL
-from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.config_reader import ConfigReader, Fields
 from attnkit.checkpoints.label_heads import Head, Heads, map_head, read_head, usual_heads
 from attnkit.checkpoints.weights import (
     Layers,
@@ -49,11 +49,19 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     return read_encoder(raw, stored, f"{PREDICTIONS}.transform.dense.weight", HEADS)
 
 
-def read_encoder(raw: ConfigReader, stored: Weights, head: str, heads: Heads | None = None, **choices: Any) -> Config:
+def read_encoder(
+    raw: ConfigReader,
+    stored: Weights,
+    head: str,
+    heads: Heads | None = None,
+    fields: Fields = FIELDS,
+    **choices: Any,
+) -> Config:
     """The configuration of a model with the keys of BERT.
 
     head     the tensor that a model with a head for masked words stores
     heads    its heads for labels, if it may have one
+    fields   the keys of its sizes
     choices  fields of Config that differ from BERT's
     """
     if raw.get_str("position_embedding_type", "absolute") != "absolute":
@@ -64,7 +72,7 @@ def read_encoder(raw: ConfigReader, stored: Weights, head: str, heads: Heads | N
     config = Config(
         raw.get_str("model_type"),
         raw.get_int("hidden_size"),
-        encoder=raw.get_stack(FIELDS),
+        encoder=raw.get_stack(fields),
         eps=raw.get_float("layer_norm_eps", 1e-12),
         activation=raw.get_choice("hidden_act", PUBLISHED, "gelu"),
         positions=PositionConfig("learned", size=raw.get_int("max_position_embeddings")),

@@ -46,16 +46,18 @@ if TYPE_CHECKING:
     from attnkit.tokenizers.tokens import Tokenizer
 
 FAMILIES = ("albert", "bart", "bert", "bloom", "camembert", "clip", "clip_text_model", "clip_vision_model", "cohere",
-            "cohere2", "deberta-v2", "deepseek_v2", "deepseek_v3", "dinov2", "dinov2_with_registers",
-            "dinov3_vit", "distilbert",
-            "electra", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_neo", "gpt_neox", "gpt_oss",
-            "gptj", "granite", "hubert", "llama", "lstm", "m2m_100", "marian", "mbart", "mistral", "mixtral",
-            "modernbert", "mpnet", "mt5", "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "phi", "phi3",
-            "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "roberta", "seq2seq", "siglip", "siglip_text_model",
-            "siglip_vision_model", "smollm3", "stablelm", "t5", "transformer", "vit", "wav2vec2", "whisper",
-            "xlm-roberta")  # fmt: skip
+            "cohere2", "deberta-v2", "deepseek_v2", "deepseek_v3", "dinov2", "dinov2_with_registers", "dinov3_vit",
+            "distilbert", "electra", "eurobert", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2",
+            "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granite", "gte", "hubert", "jina_embeddings_v3", "llama",
+            "lstm", "m2m_100", "marian", "mbart", "mistral", "mixtral", "modernbert", "mpnet", "mt5", "nomic_bert",
+            "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3",
+            "qwen3_moe", "roberta", "seq2seq", "siglip", "siglip_text_model", "siglip_vision_model", "smollm3",
+            "stablelm", "t5", "transformer", "vit", "wav2vec2", "whisper", "xlm-roberta")  # fmt: skip
 SAME_AS = {  # families that differ from another by name alone
     "hubert": "wav2vec2",
+}
+RENAMED = {  # model_type of code that was published beside models -> the family in transformers
+    "new": "gte",
 }
 CONFIG, GENERATION_CONFIG, MARIAN_FILE = "config.json", "generation_config.json", "model.npz"
 TOWERS = ("text", "vision")  # DIR:text and DIR:vision are the towers of a model of texts and images
@@ -574,6 +576,8 @@ class Family(Protocol):
     of its modules in transformers, as the debugger reads their outputs:
     HAS_OWN_MODULES    False: names of modules do not lead to it, but to another family, or to none
     RENAMED_MODULES    patterns in published names, and what stands in their place since version 5
+    SPLIT_MODULES      the published name of a fused matrix -> what its parameters have in its place since version 5,
+                       by their names without w or b
     SCALES_EMBEDDINGS  whether its module of embeddings returns them scaled
     SCALES_STATES      whether states are scaled before the head, and not logits after it
     RETURNS_LAST_NORM  whether the last of the hidden states is that after the final norm
@@ -744,7 +748,8 @@ def import_family(reader: ConfigReader) -> Family:
 
     DataError if it is unknown.
     """
-    name = reader.get_str("model_type")
+    stated = reader.get_str("model_type")
+    name = RENAMED.get(stated, stated)
     if name not in FAMILIES:
         raise reader.error(f"model_type {name[:40]!r} is not known (expected {', '.join(FAMILIES)})")
     family = find_family(name)

@@ -342,6 +342,7 @@ ARCHITECTURES = {  # of llama.cpp -> family
     "gemma": "gemma", "gemma2": "gemma2", "gemma3": "gemma3_text", "olmo": "olmo", "olmo2": "olmo2", "phi2": "phi",
     "phi3": "phi3", "stablelm": "stablelm", "command-r": "cohere", "cohere2": "cohere2", "gptneox": "gpt_neox",
     "falcon": "falcon", "bloom": "bloom", "gpt2": "gpt2", "bert": "bert", "t5": "t5", "t5encoder": "t5",
+    "nomic-bert": "nomic_bert", "jina-bert-v3": "jina_embeddings_v3", "eurobert": "eurobert",
 }  # fmt: skip
 
 

@@ -49,7 +49,7 @@ class Head(NamedTuple):
     pooler      the layer that reads the first token through tanh, "" for none
     dense       the layer before the output, with `activation` [the model's], "" for none
     norm        the norm after `dense`, "" for none
-    reads_mean  whether a head of whole texts reads the mean of the tokens, not the first one
+    pooling     what a head of whole texts reads without a pooler: a value of `Config.pooling`
     """
 
     output: str
@@ -57,7 +57,7 @@ class Head(NamedTuple):
     dense: str = ""
     activation: str = ""
     norm: str = ""
-    reads_mean: bool = False
+    pooling: str = "first"
 
 
 Heads = Mapping[str, Head]  # sequence, token and question -> its names
@@ -101,7 +101,7 @@ def read_head(raw: ConfigReader, stored: Weights, heads: Heads) -> dict[str, Any
         "head_width": 0,
     }
     if task == "sequence":
-        fields["pooling"] = "pooler" if names.pooler else "mean" if names.reads_mean else "first"
+        fields["pooling"] = "pooler" if names.pooler else names.pooling
         fields["label_function"] = read_function(raw, len(fields["classes"]))
     elif task == "question":
         fields["label_function"] = "none"

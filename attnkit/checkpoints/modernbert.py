@@ -59,9 +59,9 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 def _heads(raw: ConfigReader) -> Heads:
     """The published names of the heads, which begin as the masked-word head does."""
-    pooling, activation = raw.get_choice("classifier_pooling", POOLINGS, "cls"), _head_activation(raw)
-    head = Head("classifier", dense="head.dense", activation=activation, norm="head.norm")
-    return {"sequence": head._replace(reads_mean=pooling == "mean"), "token": head, "question": head}
+    head = Head("classifier", dense="head.dense", activation=_head_activation(raw), norm="head.norm")
+    pooling = raw.get_choice("classifier_pooling", POOLINGS, "cls")
+    return {"sequence": head._replace(pooling=pooling), "token": head, "question": head}
 
 
 def _head_activation(raw: ConfigReader) -> str:

@@ -17,7 +17,7 @@ from attnkit.model.dtypes import Array
 # tensors outside the part that a prefix names
 WITHOUT_PREFIX = ("cls.", "lm_head.", "final_logits_bias", "vocab_", "predictions.", "generator_", "discriminator_",
                   "head.", "embed_out.", "lm_predictions.", "decoder.weight", "decoder.bias", "classifier.",
-                  "classification_head.", "qa_outputs.")  # fmt: skip
+                  "classification_head.", "qa_outputs.", "dense.")  # fmt: skip
 OPTIONAL = ("pooler.dense.weight", "pooler.weight")  # tensors that a model has only if they are stored
 
 

@@ -207,7 +207,9 @@ class _Finder:
                 unit = (rules.heads + 2 * rules.kv_heads) // share.total if rules and is_fused else 1
                 start, stop, total = (unit * one for one in (share.first, share.first + share.units, share.total))
                 held = Held(site, None if share.is_whole else (start, stop, total))
-                for published in (one for stored in spec.names for one in renamed(self.family, stored)):
+                names = [(one, held) for stored in spec.names for one in renamed(self.family, stored)]
+                names += [(one, Held(site)) for stored in spec.names for one in split_module(self.family, stored, name)]
+                for published, held in names:
                     path, _, kind = published.rpartition(".")
                     if ".parametrizations." in published:  # a module of torch, which returns the weight of another
                         continue
@@ -364,6 +366,21 @@ def sibling(path: str, name: str) -> str:
     """
     parent = path.rpartition(".")[0]
     return f"{parent}.{name}" if parent else name
+
+
+def split_module(family: Family, published: str, parameter: str) -> list[str]:
+    """The name that a parameter alone has since version 5 of transformers.
+
+    [] if no published name is split.
+
+    >>> split_module(find_family("nomic_bert"), "encoder.layers.3.attn.Wqkv.weight", "wk")
+    ['layers.3.self_attn.k_proj.weight']
+    """
+    parts = fact_of(family, "SPLIT_MODULES", {})
+    fused = next((name for name in parts if f".{name}." in published), None)
+    if fused is None:
+        return []
+    return renamed(family, published.replace(fused, parts[fused][parameter[1:]]))[-1:]
 
 
 def renamed(family: Family, published: str) -> list[str]:

@@ -288,7 +288,7 @@ def count_head(model: ModelShapes, passes: Passes) -> list[Cost]:
     if config.vector_width:
         once = Passes(passes.texts, 1, source=passes.tokens)
         return count_nodes(build_vector(as_core(model), make_inputs(model, once), "memory"), model, once)
-    tokens = 1 if config.is_head_pooled else passes.heads
+    tokens = passes.tokens if config.pools_late else 1 if config.is_head_pooled else passes.heads
     if not config.head or not tokens:
         return []
     read = replace(passes, tokens=tokens, source=0)

@@ -393,8 +393,9 @@ class Config:
     frame_labels  number of the labels of each frame of a sound, of which CTC makes a text; 0: there are none
     task          what the classes are of: sequence, token, or question (the ends of an answer); "": see `pooling`
     pooling       the vector that a classifier of whole texts or images reads: first (the first token's), pooler, mean
-                  (of the tokens), last (the last token's), concat (of the last token, the maximum and the mean), or
-                  patches (the first token's and the mean of those of the patches)
+                  (of the tokens), late (the same, of what head.dense and head.norm make of each token), last (the last
+                  token's), concat (of the last token, the maximum and the mean), or patches (the first token's and the
+                  mean of those of the patches)
     vector_width     of the space of the vectors of whole texts or images, of which `vector` makes one; 0: there is none
     vector_pooling   the state that it reads: cls (the first token's), end (of the first end token), largest (of the
                   token with the largest id), or last (of the last token, padding or not); or probe: see `has_probe`
@@ -672,6 +673,11 @@ class Config:
             if step.layer != f"{stack}.norm":
                 names["embedding" if number is None else f"{stack}.{number}"] = step.trace_name
         return names
+
+    @property
+    def pools_late(self) -> bool:
+        """Whether a head pools what its dense layer makes of each token."""
+        return self.is_head_pooled and self.pooling == "late"
 
     @property
     def is_head_pooled(self) -> bool:

@@ -23,8 +23,9 @@ RENAMED = {
     "siglip-wide",
     "waves/hubert",
     "bart-bare",
+    "embeddinggemma",
 }  # prefixes
-PUBLISHED = [*FOLDERS, *(name for kind in ("decoders", "vision", "sounds", "waves", "translators")
+PUBLISHED = [*FOLDERS, *(name for kind in ("decoders", "embedders", "vision", "sounds", "waves", "translators")
                          for name in drawn_names(kind) if name not in RENAMED)]  # fmt: skip
 
 

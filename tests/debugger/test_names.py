@@ -17,7 +17,7 @@ NAMES = json.loads((REFERENCES / "names.json").read_text())
 # sites that no module reads or returns: attention computes them in one function
 WITHIN = re.compile(r"\.(q|k|v|scores|scaled|capped|masked|heads)$")
 UNSTATED = ("albert-groups", "waves/layer")  # whose groups of layers, or order of norms, only the configuration states
-LIKE_OTHERS = ("camembert", "xlm-roberta", "mistral", "qwen2", "mbart")  # with the modules of roberta, llama, m2m_100
+LIKE_OTHERS = ("camembert", "xlm-roberta", "mistral", "qwen2", "eurobert", "mbart")  # of roberta, llama, m2m_100
 
 
 @pytest.mark.parametrize("family", ["clip", "siglip"])

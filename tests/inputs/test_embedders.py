@@ -44,8 +44,8 @@ def test_its_vectors_are_means_through_two_dense_layers(tmp_path):
     wide, narrow = (rng.standard_normal(shape).astype(np.float32) for shape in ((31, 24), (24, 31)))
     write_modules(tmp_path, {"word_embedding_dimension": 24, "pooling_mode_mean_tokens": True}, (wide, narrow))
     frozen = arrays("embedders")
-    vector = frozen["hidden"][0].mean(axis=0) @ wide.T @ narrow.T
-    found = attnkit.encode(Record({"ids": frozen["ids"][0]}), model=folder)["x"]
+    vector = frozen["embeddinggemma/hidden.4"][0].mean(axis=0) @ wide.T @ narrow.T
+    found = attnkit.encode(Record({"ids": frozen["embeddinggemma/ids"][0]}), model=folder)["x"]
     np.testing.assert_allclose(found, vector / np.linalg.norm(vector), rtol=0, atol=2e-6)
 
 

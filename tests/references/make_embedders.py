@@ -1,43 +1,59 @@
-"""A tiny EmbeddingGemma and what transformers makes of it, frozen as make_decoders.py does.
+"""Tiny text encoders of embedders and what transformers makes of them, frozen as make_decoders.py does.
 
-    PYTHONPATH=. python tests/references/make_embedders.py
+    OMP_NUM_THREADS=1 PYTHONPATH=. python tests/references/make_embedders.py [NAME...]
 
-completes embedders.json (see drawn_tables.py), and writes embedders.npz: ids (1, 17), its last states
-hidden (1, 17, D) in float64; batch.ids (3, 9) padded on the right, batch.mask, and batch.hidden, zero at padding.
+completes embedders.json (see drawn_tables.py), and writes embedders.npz, whose members begin with the name of the
+model:
+
+    ids          (1, 17); batch.ids (3, 9) padded on the right, and batch.mask
+    hidden.N     (1, 17, D) states in float64: 0 = embeddings, N = after layer N, the last after the final norm, if any
+    batch.hidden (3, 9, D) last states of each text alone in float64, zero at padding
+    logits, batch.logits   (1, 17, V) and (3, 9, V), or (1, C) and (3, C) of whole texts, where the model has a head, in
+                 float64 (.f64), and logits in float32 (.f32) too
 """
 
-import json
 import pathlib
-import tempfile
+import sys
 
 import numpy as np
 import torch
-from drawn_tables import HERE, in_double, load, read_table, save, write_weights
+from drawn_tables import freeze, load
 from make_decoders import texts
 
 
-def main() -> None:
-    [(name, row)] = read_table("embedders").items()
-    with tempfile.TemporaryDirectory() as place:
-        folder, given = pathlib.Path(place), texts(name, row)
-        row["config"], row["shapes"] = save(row["config"], folder)
-        write_weights(folder, "gemma3_text", row["shapes"], np.float64)
-        found = {
-            "ids": given["ids"],
-            "batch.ids": given["batch.ids"][:, ::-1],
-            "batch.mask": given["batch.mask"][:, ::-1],
-        }
-        with in_double(), torch.no_grad():
-            model = load(folder, "f64")
-            found["hidden"] = model(torch.tensor(given["ids"])).last_hidden_state.numpy()
-            ids, mask = (np.ascontiguousarray(found[f"batch.{name}"]) for name in ("ids", "mask"))
-            states = np.zeros((*ids.shape, row["config"]["hidden_size"]))
-            for text, real, into in zip(ids, mask, states, strict=True):
-                into[real == 1] = model(torch.tensor(text[real == 1])[None]).last_hidden_state[0].numpy()
-            found["batch.hidden"] = states
-    (HERE / "embedders.json").write_text(json.dumps({name: row}, indent=1) + "\n")
-    np.savez_compressed(HERE / "embedders.npz", **found)
+def read(name: str, row: dict) -> dict[str, np.ndarray]:
+    given = texts(name, row)
+    reversed_ = {key: np.ascontiguousarray(given[key][:, ::-1]) for key in ("batch.ids", "batch.mask")}
+    return {"ids": given["ids"]} | reversed_
+
+
+def compute(folder: pathlib.Path, given: dict[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
+    model = load(folder, dtype)
+    with torch.no_grad():
+        output = model(torch.tensor(given["ids"]), output_hidden_states=True)
+        has_logits = "logits" in output
+        if dtype == "f32":
+            return {"logits.f32": output.logits.numpy()} if has_logits else {}
+        found = {f"hidden.{at}": state.numpy() for at, state in enumerate(output.hidden_states)}
+        found |= {"logits.f64": output.logits.numpy()} if has_logits else {}
+        rows = [
+            model(torch.tensor(text[real == 1])[None], output_hidden_states=True)
+            for text, real in zip(given["batch.ids"], given["batch.mask"], strict=True)
+        ]
+        found["batch.hidden"] = fill([one.hidden_states[-1][0].numpy() for one in rows], given["batch.mask"])
+        if has_logits:
+            logits = [one.logits[0].numpy() for one in rows]
+            found["batch.logits.f64"] = np.stack(logits) if logits[0].ndim == 1 else fill(logits, given["batch.mask"])
+    return found
+
+
+def fill(rows: list[np.ndarray], mask: np.ndarray) -> np.ndarray:
+    """The states of each text as one padded batch, zero at padding."""
+    states = np.zeros((*mask.shape, rows[0].shape[-1]))
+    for one, real, into in zip(rows, mask, states, strict=True):
+        into[real == 1] = one
+    return states
 
 
 if __name__ == "__main__":
-    main()
+    freeze("embedders", read, compute, names=sys.argv[1:])

@@ -13,10 +13,11 @@ import re
 import gguf
 
 from attnkit.formats import safetensors
+from tests.drawing import drawn_models
 from tests.gguf_models import ARCHITECTURES, PREFIXES
 from tests.places import MODELS, REFERENCES
 
-decoders = json.loads((REFERENCES / "decoders.json").read_text())
+decoders = drawn_models("decoders") | drawn_models("embedders")
 arch_of = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
 table: dict[str, dict[str, str]] = {}
 for model, architecture in ARCHITECTURES.items():

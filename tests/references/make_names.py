@@ -32,6 +32,7 @@ MODELS = ("albert", "albert-groups", "bert-mlm", "bert-question", "bert-sequence
           "deberta-v3", "distilbert", "electra", "electra-discriminator", "gpt2", "llama", "marian", "mistral",
           "modernbert", "mpnet", "openai-gpt", "qwen2", "roberta", "t5", "t5-gated", "vit", "xlm-roberta")  # fmt: skip
 DRAWN = {  # the names of the registry, and the kind of each
+    "eurobert": "embedders", "gte": "embedders", "jina_embeddings_v3": "embedders", "nomic_bert": "embedders",
     "bart": "translators", "m2m_100": "translators", "mbart": "translators", "whisper": "sounds",
     "waves/group": "waves", "waves/layer": "waves", "waves/hubert": "waves",
 }  # fmt: skip

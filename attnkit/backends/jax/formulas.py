@@ -180,8 +180,8 @@ def pool(kind: str, x: JaxArray, real: JaxArray, before: int) -> JaxArray:
         parts = [x[..., 0, :], *[x[..., before:, :].mean(axis=-2)] * (kind == "patches")]
         return jnp.concatenate(parts, axis=-1)
     mean, last = mean_pool(x, real), jnp.take_along_axis(x, last_tokens(real)[..., None, None], axis=-2)[..., 0, :]
-    if kind in ("mean", "last"):
-        return mean if kind == "mean" else last
+    if kind in ("mean", "late", "last"):
+        return last if kind == "last" else mean
     return jnp.concatenate([last, jnp.where(real[..., None], x, -jnp.inf).max(axis=-2), mean], axis=-1)
 
 

@@ -338,6 +338,9 @@ HEAD_POOLINGS = {
     "mean": HeadPooling(
         lambda x, real, before: mean_pool(x, real), lambda dy, x, real, before: mean_pool_backward(dy, real)
     ),
+    "late": HeadPooling(
+        lambda x, real, before: mean_pool(x, real), lambda dy, x, real, before: mean_pool_backward(dy, real)
+    ),
     "last": HeadPooling(
         lambda x, real, before: last_token(x, real), lambda dy, x, real, before: last_token_backward(dy, real)
     ),

@@ -113,14 +113,12 @@ def build_head(core: Model, inputs: Inputs, x: str) -> Built:
     if not config.head:
         return
     rows: tuple[int, ...] = (batch, tokens)
-    if config.is_head_pooled:
+    if config.is_head_pooled and not config.pools_late:
         rows = (batch, 1)
-        shape = (*rows, config.pooled_width)
         if config.pooling == "pooler":
-            yield Node("head.pooled", "one row", ("pooler",), shape)
+            yield Node("head.pooled", "one row", ("pooler",), (*rows, config.pooled_width))
         else:
-            real = inputs.of(config.stacks[-1], config)[1]
-            yield Node("head.pooled", "pool", (x,), shape, options={"kind": config.pooling, "real": real})
+            yield _pool_node(core, inputs, x, (*rows, config.pooled_width))
         x = "head.pooled"
     inner, outer = config.parameter_shape("head", "w")
     if config.transform:
@@ -131,6 +129,16 @@ def build_head(core: Model, inputs: Inputs, x: str) -> Built:
         if config.head_norm:
             yield norm_node(config, "head.norm", x, (*rows, inner))
             x = "head.norm"
+    if config.pools_late:
+        rows = (batch, 1)
+        yield _pool_node(core, inputs, x, (*rows, inner))
+        x = "head.pooled"
     options = {"names": ("w", "b"), "factor": config.logit_scale, "is_pooled": config.is_head_pooled}
     options |= {"softcap": config.logit_softcap}
     yield Node("logits", "logits", (x,), (batch, outer) if config.is_head_pooled else (*rows, outer), "head", options)
+
+
+def _pool_node(core: Model, inputs: Inputs, x: str, shape: tuple[int, ...]) -> Node:
+    config = core.config
+    real = inputs.of(config.stacks[-1], config)[1]
+    return Node("head.pooled", "pool", (x,), shape, options={"kind": config.pooling, "real": real})

@@ -146,7 +146,8 @@ def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse, 
     if model.engine:
         return model.engine.head_backward(model, x, grad_output, reverse, mask)
     config, hook = model.config, reverse.hook
-    states = pool_head(model, x, no_hook, mask) if config.is_head_pooled else x
+    pools_first = config.is_head_pooled and not config.pools_late
+    states = pool_head(model, x, no_hook, mask) if pools_first else x
     states = last = cast(states, working(states))
     activation, undo_norm = config.head_activation or config.activation, None
     if config.transform:
@@ -154,17 +155,19 @@ def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse, 
         last = apply_activation(activation, hidden)
         if config.head_norm:
             last, undo_norm = normalize_vjp(model, "head.norm", last)
-    dy, states_of_head = apply_hook(hook, "logits", grad_output), scaled(last, config.logit_scale)
+    read = pool_head(model, last, no_hook, mask) if config.pools_late else last
+    dy, states_of_head = apply_hook(hook, "logits", grad_output), scaled(read, config.logit_scale)
     dy = dy[..., None, :] if config.is_head_pooled else dy
     if config.logit_softcap:
         raw = linear(states_of_head, model.params["head"]["w"], model.params["head"].get("b"))
         dy = dy * (1 - np.square(np.tanh(raw / config.logit_softcap)))
     dx = scaled(undo_projection(model, "head", dy, states_of_head, reverse), config.logit_scale)
+    dx = pool_head_backward(model, last, dx[..., 0, :], reverse, mask) if config.pools_late else dx
     if config.transform:
         dx = undo_norm(dx, reverse) if undo_norm else dx
         dx = activation_backward(activation, apply_hook(hook, "head.dense", dx), hidden)
         dx = undo_projection(model, "head.dense", dx, states, reverse)
-    return pool_head_backward(model, x, dx[..., 0, :], reverse, mask) if config.is_head_pooled else dx
+    return pool_head_backward(model, x, dx[..., 0, :], reverse, mask) if pools_first else dx
 
 
 def pool_head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse, mask: Array | None) -> Array:

@@ -29,13 +29,15 @@ def head_logits(model: Model, x: Array, hook: Hook = no_hook, mask: Array | None
         return model.engine.head_logits(model, x, hook, mask)
     config, params = model.config, model.params
     products = FIXED if config.fixes_shapes("head") else PLAIN
-    x = cast(pool_head(model, x, hook, mask, products) if config.is_head_pooled else x, working(x))
+    pools_first = config.is_head_pooled and not config.pools_late
+    x = cast(pool_head(model, x, hook, mask, products) if pools_first else x, working(x))
     if config.transform:
         activation = ACTIVATIONS[config.head_activation or config.activation]
         dense = activation(linear(x, params["head.dense"]["w"], params["head.dense"].get("b"), products=products))
         x = apply_hook(hook, "head.dense", dense)
         if config.head_norm:
             x = apply_hook(hook, "head.norm", normalize(model, "head.norm", x).y)
+    x = pool_head(model, x, hook, mask, products) if config.pools_late else x
     rows = _multiply(scaled(x, config.logit_scale), model.part("head", "w"), model.part("head", "b"), products)
     if config.logit_softcap:
         rows = config.logit_softcap * np.tanh(rows / config.logit_softcap)
