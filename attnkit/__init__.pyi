@@ -421,6 +421,7 @@ def decode(
     top_p: float | None = None,
     min_p: float | None = None,
     seed: int | None = None,
+    sampling_order: str | None = None,
     emit: Literal["text", "prompt", "ids", "logits", "probs"] | None = None,
     dtype: DType | None = None,
     engine: Literal["numpy", "jax"] | None = None,

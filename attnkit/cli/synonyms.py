@@ -154,6 +154,7 @@ OPTIONS: Mapping[str, str] = {
     "decode --template": "chat_template chat_template_file jinja",
     "decode --top-k": "k topk",
     "decode --top-p": "p nucleus nucleus_p",
+    "decode --sampling-order": "samplers sampler_order sampler_priority temperature_last",
     "--beam": "num_beams n_beams beam_size beam_width beam_search",
     "--best": "num_return_sequences n_best nbest num_samples",
     "--repetition-penalty": "repeat_penalty frequency_penalty presence_penalty rep_pen",

@@ -57,6 +57,7 @@ REQUIRES = [
     *(("grad", "score"), ("grad_only", "grad"), ("check", "grad"), ("attribute", "score")),
     *((name, "chat") for name in ("system", "messages", "variable", "template", "date", "emit=prompt")),
     ("labels", "image"),
+    ("sampling_order", "|".join((*Sampling._fields[:-1], "repetition_penalty"))),
     *((name, "audio") for name in SpeechOptions._fields[1:]),
 ]
 
@@ -131,7 +132,9 @@ def choose_stage_task(stage: Stage) -> Task:
     },
     python=PythonForm(options=options.ENGINE_KEYWORDS),
     record_defaults=lambda parameters: (
-        {"seed": parameters["seed"] or 0} if any(parameters[name] is not None for name in Sampling._fields) else {}
+        {"seed": parameters["seed"] or 0}
+        if Sampling(**{name: parameters[name] for name in Sampling._fields}).is_sampled
+        else {}
     ),
     gives=lambda stage: "text" if stage.parameters["emit"] in ("text", "prompt") else "record",
     tables_aside=lambda stage: stage.task.has_table_aside,
@@ -164,9 +167,10 @@ def decode(record: Sequence[str] | Record | None, *, options: DecodeOptions) -> 
     If the head of the model gives labels, as config.json names them, x is their scores on the axis `label`, beside
     `logits`, `probs` and `next` (the best one): of TEXT or of a pair, of each token, or with --aggregate of spans.
     With --labels, a model of texts and images says which of them an --image is like: logits are exp(logit_scale)
-    times the cosines of their vectors. With --question, x is the scores of the best answers, of at most 15 tokens. A
-    span has its first character in `start`, and the one after its last in `end`; in a batch `text` is the number of
-    its text. --top N lists more.
+    times the cosines of their vectors. With --question, x is the scores of the best answers, of at most 15 tokens; a
+    longer text is read in windows of at most 384 tokens, question included, which overlap by 128, and the scores of
+    equal answers are added. A span has its first character in `start`, and the one after its last in `end`; in a
+    batch `text` is the number of its text. --top N lists more.
 
     \b
     Examples:

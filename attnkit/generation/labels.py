@@ -3,22 +3,24 @@
 The rules follow transformers' TokenClassificationPipeline and QuestionAnsweringPipeline.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attnkit import model
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import AttnkitNote, DataError, UsageError
 from attnkit.generation.options import DecodeOptions
 from attnkit.generation.output_head import HeadTask, apply_output_head
+from attnkit.generation.perplexity import slide_window
 from attnkit.generation.task import Input
 from attnkit.inputs import text_inputs
 from attnkit.inputs.output_matrix import OutputLogits
 from attnkit.inputs.padding import find_real_tokens
 from attnkit.model.formulas.sampling import Sampling
 from attnkit.records import Array, Labels, Record, Tensor
-from attnkit.tokenizers import TokenPlaces
+from attnkit.tokenizers import Tokenizer, TokenPlaces
 
 if TYPE_CHECKING:
     from attnkit import display
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 OUTSIDE = "O"  # the label of tokens of no entity
 LONGEST_ANSWER = 15  # tokens
+WINDOW, OVERLAP = 384, 128  # tokens that are read at once to answer a question, and those of the window before
 
 
 class Span(NamedTuple):
@@ -107,27 +110,65 @@ def tag(label: str) -> str:
     return label[2:] if label.startswith(("B-", "I-")) else label
 
 
-def find_answers(logits: Array, places: TokenPlaces, text: str, count: int) -> list[Span]:
+def find_answers(windows: Iterable[tuple[Array, TokenPlaces]], text: str, count: int) -> list[Span]:
     """The best answers to a question, with the scores of equal answers added.
 
-    logits  (T, 2), of each token as the start and the end of the answer
-    places  of the tokens of question and text; the first token, which the tokenizer adds, means no answer
+    windows  of the text: the logits (T, 2) of each token as the start and the end of the answer, and the places of the
+             tokens of question and text; the first token, which the tokenizer adds, means no answer
 
-    The score of an answer is the product of the probabilities of its ends, which are made whole words. It has at most
-    15 tokens.
+    The score of an answer is the product of the probabilities of its ends among the tokens of a window; the ends are
+    made whole words. It has at most 15 tokens.
     """
-    allowed = np.array([at == 0 or part == 1 for at, part in enumerate(places.parts)])
-    ends = model.probabilities(np.where(allowed[:, None], logits, -10000.0).astype(logits.dtype).T)
-    ends[:, 0] = 0
-    scores = np.tril(np.triu(ends[0][:, None] * ends[1]), LONGEST_ANSWER - 1)
-    order = np.argsort(-scores, axis=None, kind="stable")[: 2 * count + 10]
     answers: dict[str, Span] = {}
-    for first, last in zip(*np.unravel_index(order, scores.shape), strict=True):
-        if allowed[first] and allowed[last] and 0 < first <= last:
-            start, end, score = places.words[first][0], places.words[last][1], float(scores[first, last])
-            same = answers.setdefault(text[start:end].lower(), Span("answer", 0.0, start, end))
-            answers[text[start:end].lower()] = same._replace(score=same.score + score)
+    for logits, places in windows:
+        allowed = np.array([at == 0 or part == 1 for at, part in enumerate(places.parts)])
+        ends = model.probabilities(np.where(allowed[:, None], logits, -10000.0).astype(logits.dtype).T)
+        ends[:, 0] = 0
+        scores = np.tril(np.triu(ends[0][:, None] * ends[1]), LONGEST_ANSWER - 1)
+        order = np.argsort(-scores, axis=None, kind="stable")[: 2 * count + 10]
+        for first, last in zip(*np.unravel_index(order, scores.shape), strict=True):
+            if allowed[first] and allowed[last] and 0 < first <= last:
+                start, end, score = places.words[first][0], places.words[last][1], float(scores[first, last])
+                same = answers.setdefault(text[start:end].lower(), Span("answer", 0.0, start, end))
+                answers[text[start:end].lower()] = same._replace(score=same.score + score)
     return sorted(answers.values(), key=lambda span: -span.score)[:count]
+
+
+def split_places(places: TokenPlaces, most: int) -> list[list[int]]:
+    """Split a question and a long text into windows: the indices of their tokens.
+
+    most  tokens of a window: the question, as much of the text as fits, and the tokens that the tokenizer adds
+
+    Windows overlap by 128 tokens of the text, by half a window if that is less. DataError if the question leaves no
+    room.
+
+    >>> split_places(TokenPlaces([], [], [None, 0, None, 1, 1, 1, 1, None], []), 6)
+    [[0, 1, 2, 3, 4, 7], [0, 1, 2, 4, 5, 7], [0, 1, 2, 5, 6, 7]]
+    """
+    text = [at for at, part in enumerate(places.parts) if part == 1]
+    room = most - len(places.parts) + len(text)
+    if room < 1 and text:
+        raise DataError(
+            f"the question is {most - room} tokens, and a window of question and text has {most}", "--question"
+        )
+    stride = room - min(OVERLAP, most // 2, room - 1)
+    windows = [{*text[part.begin : part.end]} for part in slide_window(len(text), room, stride)] or [set[int]()]
+    return [[at for at, part in enumerate(places.parts) if part != 1 or at in kept] for kept in windows]
+
+
+def keep_places(places: TokenPlaces, kept: Sequence[int]) -> TokenPlaces:
+    """The places of some tokens, in words that are cut where the tokens end.
+
+    >>> keep_places(TokenPlaces([(0, 3), (3, 5)], [(0, 5)] * 2, [1, 1], [False, True]), [1]).words
+    [(3, 5)]
+    """
+    offsets, words = [places.offsets[at] for at in kept], [places.words[at] for at in kept]
+    parts, subwords = [places.parts[at] for at in kept], [places.subwords[at] for at in kept]
+    ranges: dict[Any, tuple[int, int]] = {}
+    for key, (start, end) in zip(zip(parts, words, strict=True), offsets, strict=True):
+        first, last = ranges.get(key, (start, end))
+        ranges[key] = min(first, start), max(last, end)
+    return TokenPlaces(offsets, [ranges[key] for key in zip(parts, words, strict=True)], parts, subwords)
 
 
 Locate = Callable[..., TokenPlaces]
@@ -207,7 +248,7 @@ def label_spans(source: Input, options: DecodeOptions) -> Record:
     single = options._replace(tokenizer=tokenizer, batch=False)
     is_batch = len(texts) > 1 or options.batch
     if options.labelling.question is not None:
-        answers = [search_answers(text, single, tokenizer.locate) for text in texts]
+        answers = [search_answers(text, single, tokenizer, tokenizer.locate) for text in texts]
         return make_spans(answers, texts, ["answer"], is_batch)
     entities = []
     for text in texts:
@@ -218,15 +259,25 @@ def label_spans(source: Input, options: DecodeOptions) -> Record:
     return make_spans(entities, texts, group_names(config.classes, options.labelling.aggregate), is_batch)
 
 
-def search_answers(text: str, options: DecodeOptions, locate: Locate) -> list[Span]:
-    config, question = options.config, options.labelling.question or ""
+def search_answers(text: str, options: DecodeOptions, tokenizer: Tokenizer, locate: Locate) -> list[Span]:
+    """The best answers to the question in a text, which may be longer than a window."""
+    question = options.labelling.question or ""
     places = locate(question, text)
-    size = config.positions.longest or len(places.parts)
-    if len(places.parts) > size:
-        parts = f"the question and the text are {len(places.parts)} tokens"
-        raise DataError(f"{parts}, and this {config.family} model has {size} positions", "--question")
-    logits = apply_output_head((question,), options._replace(pair=text)).logits
-    return find_answers(logits, places, text, options.choices.top or 1)
+    most = min(options.config.positions.longest or WINDOW, WINDOW)
+    count = options.choices.top or 1
+    if len(places.parts) <= most:
+        return find_answers([(apply_output_head((question,), options._replace(pair=text)).logits, places)], text, count)
+    windows, tokens = split_places(places, most), tokenizer.encode(question, (), text)
+    if options.inspection.tracing.trace:
+        raise UsageError(f"needs a text that is read at once, and this one is {len(windows)} windows", "--trace")
+    note = f"question and text are {len(places.parts)} tokens: read in {len(windows)} windows of at most {most}"
+    warnings.warn(note, AttnkitNote, stacklevel=2)
+
+    def answer(kept: Sequence[int]) -> Array:
+        ids = {"ids": np.array(tokens.ids)[kept]} | ({"types": np.array(tokens.types)[kept]} if tokens.types else {})
+        return apply_output_head(None, options._replace(ids=Record(ids))).logits
+
+    return find_answers(((answer(kept), keep_places(places, kept)) for kept in windows), text, count)
 
 
 def make_spans(

@@ -3,16 +3,17 @@
 import contextlib
 import math
 import os
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
 from attnkit import formats, model, options
-from attnkit.errors import UsageError, flag_name
-from attnkit.model.formulas.sampling import Sampling
+from attnkit.errors import AttnkitNote, UsageError, flag_name
+from attnkit.model.formulas.sampling import ORDERS, SAMPLERS, Sampling
 from attnkit.options import Translation
-from attnkit.records import Array, Record
+from attnkit.records import Array, Labels, Record
 from attnkit.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -279,6 +280,24 @@ class OutputMatrix(NamedTuple):
     )
 
 
+def parse_order(text: str) -> str:
+    """Check an order of samplers; UnknownName or ValueError states the choices.
+
+    >>> parse_order("llama.cpp"), parse_order("top-p, temperature")
+    ('llama.cpp', 'top-p,temperature')
+    """
+    names = [name.strip() for name in text.split(",")]
+    known = f"{', '.join(ORDERS)}, or comma-separated names of {', '.join(SAMPLERS)}"
+    if text in ORDERS:
+        return text
+    for at, name in enumerate(names):
+        if name not in SAMPLERS:
+            raise options.UnknownName(known, name)
+        if name in names[:at]:
+            raise ValueError(f"each sampler once: {known}")
+    return ",".join(names)
+
+
 SAMPLING = options.OptionsOf(
     temperature=typer.Option(
         click_type=options.ABOVE_0, metavar="T", help="sampling temperature τ: probabilities = softmax(logits / τ)"
@@ -294,6 +313,12 @@ SAMPLING = options.OptionsOf(
     ),
     seed=typer.Option(
         min=0, help="seed of the sampling; each text of a batch has the same random numbers as alone [default: 0]"
+    ),
+    sampling_order=typer.Option(
+        parser=parse_order,
+        metavar="|".join(ORDERS) + "|NAMES",
+        help="order in which an engine applies temperature, top-k, top-p and min-p, or their comma-separated names; "
+        "with llama.cpp the repetition penalty counts the last 64 tokens [default: transformers]",
     ),
 )
 
@@ -397,6 +422,21 @@ class DecodeOptions(NamedTuple):
         return DEFAULT_ANSWER_TOKENS if self.config.encoder or self.chat.chat else DEFAULT_TOKENS
 
     @property
+    def samplers(self) -> list[str]:
+        """What changes the logits before a choice, in order; [] without --sampling-order."""
+        sampling, penalty = self.sampling, self.penalties.repetition_penalty
+        if sampling.sampling_order is None:
+            return []
+        counted = f" (last {sampling.penalized} tokens)" if sampling.penalized else ""
+        first = [f"repetition-penalty {penalty:g}{counted}"] if penalty else []
+        return first + [f"{name} {value:g}" for name, value in sampling.samplers()]
+
+    @property
+    def sampler_labels(self) -> dict[str, Labels]:
+        """The label `samplers` of a record, if --sampling-order is set."""
+        return {"samplers": self.samplers} if self.samplers else {}
+
+    @property
     def compute_dtype(self) -> str:
         return self.dtype or str(self.checkpoint.params["decoder.embed"]["table"].dtype.name)
 
@@ -422,6 +462,13 @@ class TextModel(NamedTuple):
     core: "model.Model"
     options: DecodeOptions
     detokenizer: "Detokenizer"
+
+
+def note_samplers(options: DecodeOptions) -> None:
+    """Note what changes the logits before a choice if --sampling-order is set."""
+    if options.samplers:
+        note = f"order of sampling: {', '.join(options.samplers)}"
+        warnings.warn(note, AttnkitNote, stacklevel=2)
 
 
 def is_set(value: Any) -> bool:

@@ -16,7 +16,7 @@ from attnkit import callbacks, model
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.generation import kv_cache_file
 from attnkit.generation.chat import render_chats
-from attnkit.generation.options import CANDIDATES, DecodeOptions, TextModel, check_options
+from attnkit.generation.options import CANDIDATES, DecodeOptions, TextModel, check_options, note_samplers
 from attnkit.generation.prompts import (
     Prompt,
     choose_target,
@@ -371,6 +371,7 @@ def run_decode(source: Input, options: DecodeOptions) -> Record | str:
     else:
         note_language(prompts, options, detokenizer)
         note_defaults(options)
+        note_samplers(options)
         record = generate_texts(core, prompts, options, detokenizer, is_batch)
     if options.emit == "text":
         return "\n".join(require_texts(record))
@@ -697,7 +698,7 @@ def generated_tensors(
 def generated_labels(
     pairs: Sequence[tuple[Prompt, GeneratedText]], tensors: Mapping[str, Tensor], text_model: TextModel, has_rows: bool
 ) -> dict[str, Labels]:
-    detokenizer, labels = text_model.detokenizer, dict[str, Labels]()
+    detokenizer, labels = text_model.detokenizer, text_model.options.sampler_labels
     if "vocab" in (tensors["x"].axes or ()) and (words := detokenizer.words()):
         labels["vocab"] = words
     if not detokenizer.tokenizer:

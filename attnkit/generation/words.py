@@ -12,7 +12,7 @@ import numpy as np
 
 from attnkit import callbacks, model, tokenizers
 from attnkit.errors import AttnkitWarning, DataError, UsageError, counted
-from attnkit.generation.options import DecodeOptions, OutputMatrix
+from attnkit.generation.options import DecodeOptions, OutputMatrix, note_samplers
 from attnkit.generation.task import Input, Task, require_states
 from attnkit.inputs.operands import cast_x
 from attnkit.inputs.output_matrix import OutputLogits, OutputOperands, find_output_matrix
@@ -66,6 +66,7 @@ def choose_by_logits(
 ) -> Record | str:
     """Choose words by logits, whose formula is passed, as a record or as text."""
     sampling, emit, (steps, keep, _) = options.sampling, options.emit, options.choices
+    note_samplers(options)
     arrays = choose_words(output, sampling, with_ids=emit not in ("logits", "probs"))
     if emit == "text":
         return words_to_text(output, arrays["ids"], fills_masks)
@@ -75,6 +76,7 @@ def choose_by_logits(
         "ids": "drawn" if sampling.is_sampled else "argmax(logits)",
     }
     record = make_decoded_record(output, arrays, emit, formulas[emit or "probs"])
+    record = record.with_tensors({}, options.sampler_labels)
     if not steps and not keep:
         return record
     formulas = sampling.step_formulas(formula, output.function)

@@ -14,9 +14,17 @@ import attnkit
 from attnkit.checkpoints import open_checkpoint
 from attnkit.display import Style
 from attnkit.display.blocks import drawn_in
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import AttnkitNote, DataError, UsageError
 from attnkit.generation.label_views import label_cells, label_table, list_labels, view_labels
-from attnkit.generation.labels import Span, find_answers, find_entities, labels_to_text, make_spans, select_labels
+from attnkit.generation.labels import (
+    Span,
+    find_answers,
+    find_entities,
+    labels_to_text,
+    make_spans,
+    select_labels,
+    split_places,
+)
 from attnkit.model.backward.tape import Reverse
 from attnkit.model.config import Config, StackConfig
 from attnkit.model.context import Model
@@ -103,6 +111,7 @@ def test_spans_are_those_of_the_pipeline(strategy):
     assert found > 20
 
 
+@pytest.mark.filterwarnings("ignore:question and text are")
 def test_answers_are_those_of_the_pipeline():
     for row in json.loads((REFERENCES / "answers.json").read_text()):
         for best in row["best"]:
@@ -190,10 +199,10 @@ def test_by_hand_the_answers_of_a_text():
     """Starts have 1/4 and 1/4 beside no answer, ends 1/8 and 3/4."""
     logits = np.log([[1 / 2, 1 / 8], [1 / 4, 1 / 8], [1 / 4, 3 / 4]])
     places = TokenPlaces([(0, 0), (0, 3), (4, 7)], [(0, 0), (0, 3), (4, 7)], [None, 1, 1], [False] * 3)
-    found = find_answers(logits, places, "cat sat", 3)
+    found = find_answers([(logits, places)], "cat sat", 3)
     assert [(span.start, span.end) for span in found] == [(0, 7), (4, 7), (0, 3)]
     assert [span.score for span in found] == pytest.approx([3 / 16, 3 / 16, 1 / 32])
-    again = find_answers(logits, places, "sat sat", 1)  # the second word and the first are one answer
+    again = find_answers([(logits, places)], "sat sat", 1)  # the second word and the first are one answer
     assert [(span.start, span.end) for span in again] == [(4, 7)] and again[0].score == pytest.approx(7 / 32)
 
 
@@ -228,7 +237,7 @@ def test_by_hand_an_answer_has_at_most_fifteen_tokens_of_the_text():
     logits[[2, -1, -2], [0, 1, 1]] = 0
     logits[[0, 1]] = 9  # no answer, and a word of the question
     spots = TokenPlaces(places, places, parts, [False] * len(parts))
-    [best] = find_answers(logits, spots, "a b c d e f g h i j k l m n o p", 1)
+    [best] = find_answers([(logits, spots)], "a b c d e f g h i j k l m n o p", 1)
     assert (best.start, best.end) == (0, 29)
     share = math.exp(0 - 9)  # beside no answer, which both ends have in their sum
     assert best.score == pytest.approx((share / (1 + share)) * (share / (1 + 2 * share)), rel=1e-6)
@@ -239,7 +248,7 @@ def test_as_many_answers_as_are_asked_for(count, found):
     places = TokenPlaces(
         [(0, 0), (0, 1), (2, 3), (4, 5)], [(0, 0), (0, 1), (2, 3), (4, 5)], [None, 1, 1, 1], [False] * 4
     )
-    answers = find_answers(np.zeros((4, 2)), places, "a b c", count)
+    answers = find_answers([(np.zeros((4, 2)), places)], "a b c", count)
     assert len(answers) == found and all(one.score == pytest.approx(1 / 16) for one in answers)
 
 
@@ -440,7 +449,7 @@ def test_of_equal_labels_the_first_comes_first():
     text = " ".join("abcdefghijklmnopqrst")
     places = [(0, 0), *((2 * at, 2 * at + 1) for at in range(20))]
     spots = TokenPlaces(places, places, [None] + [1] * 20, [False] * 21)
-    found = find_answers(np.zeros((21, 2)), spots, text, 20)
+    found = find_answers([(np.zeros((21, 2)), spots)], text, 20)
     assert [(span.start, span.end) for span in found[:3]] == [(0, 1), (0, 3), (0, 5)]
 
 
@@ -449,11 +458,30 @@ def test_ends_of_answers_are_no_text():
         attnkit.decode(ids=[2, 3, 5], model=folder("bert-question"), emit="text")
 
 
-def test_a_question_longer_than_the_window_is_an_error():
+def test_a_question_that_leaves_no_room_for_the_text_is_an_error():
     with pytest.raises(DataError) as error:
-        label("the cat sat", "bert-question", question="the " * 60)
-    expected = "the question and the text are 66 tokens, and this bert model has 64 positions"
+        label("the cat sat", "bert-question", question="the " * 61)
+    expected = "the question is 64 tokens, and a window of question and text has 64"
     assert str(error.value) == f"--question: {expected}"
+    with pytest.warns(AttnkitNote, match="question and text are 66 tokens: read in 3 windows of at most 64"):
+        label("the cat sat", "bert-question", question="the " * 60)
+    with pytest.raises(UsageError, match="--trace: needs a text that is read at once, and this one is 3 windows"):
+        label("the cat sat", "bert-question", question="the " * 60, trace="trace.npz")
+
+
+def test_by_hand_windows_of_a_text_overlap():
+    """[CLS] q [SEP] t t t t t t t [SEP]: six tokens of the text fit, and half a window overlaps."""
+    places = TokenPlaces([], [], [None, 0, None, *[1] * 7, None], [])
+    assert split_places(places, 10) == [[0, 1, 2, *range(3, 9), 10], [0, 1, 2, *range(4, 10), 10]]
+    assert [window[3:-1] for window in split_places(places, 6)] == [[3, 4], [4, 5], [5, 6], [6, 7], [7, 8], [8, 9]]
+
+
+def test_by_hand_an_equal_answer_in_two_windows_has_both_scores():
+    """In each window three of the four ends are impossible, so that the answer has nearly all of both."""
+    places = TokenPlaces([(0, 0), (0, 1)], [(0, 0), (0, 1)], [None, 1], [False] * 2)
+    window = np.array([[-30.0, -30.0], [0.0, 0.0]]), places
+    [answer] = find_answers([window, window], "a", 5)
+    assert answer.score == pytest.approx(2) and (answer.start, answer.end) == (0, 1)
 
 
 def changed(tmp_path, name, config=None, tensors=None):

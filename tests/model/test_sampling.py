@@ -1,5 +1,7 @@
 """From hidden states to words: the lecture's sentence, filters with ties, draws that follow the odds."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,6 +9,8 @@ from hypothesis import strategies as st
 
 from attnkit import model
 from attnkit.errors import DataError, UsageError
+from attnkit.model.passes.generation import SamplingConfig, apply_filters, start_generation
+from tests.places import REFERENCES
 
 VOCABULARY = ["a", "am", "I", "thanks", "student", "<eos>"]
 ODDS = np.log(np.array([0.1, 0.4, 0.2, 0.3]))
@@ -104,6 +108,69 @@ def test_filtered_words_are_never_sampled():
     assert set(model.sample_word(filtered, np.random.default_rng(1)).tolist()) == {1, 3}
     cold = model.sample_word(np.broadcast_to(ODDS, (500, 4)), np.random.default_rng(1), temperature=1e-3)
     assert set(cold.tolist()) == {1}
+
+
+FIVE = np.array([[3.0, 2.0, 1.0, 0.0, -1.0]])
+LLAMA_CPP = model.Sampling(sampling_order="llama.cpp")
+THREE_OF_FIVE = [0.506480, 0.307196, 0.186324]
+
+
+@pytest.mark.parametrize(("values", "last", "first"), [
+    ({"temperature": 2, "top_p": 0.9}, THREE_OF_FIVE, [0.455054, 0.276004, 0.167405, 0.101536]),
+    ({"temperature": 2, "top_p": 0.95}, THREE_OF_FIVE, [0.428656, 0.259993, 0.157694, 0.095646, 0.058012]),
+    ({"temperature": 0.5, "top_p": 0.9}, [0.866813, 0.117310, 0.015876], [0.880797, 0.119203]),
+    ({"temperature": 2, "min_p": 0.1}, 3, 5),
+    ({"temperature": 0.5, "min_p": 0.1}, 3, 2),
+])  # fmt: skip
+def test_by_hand_filters_before_and_after_the_temperature_keep_other_words(values, last, first):
+    sampling = model.Sampling(**values)
+    for order, expected in (
+        (None, first), ("transformers", first), ("vllm", first), ("llama.cpp", last),
+        (",".join([*values][::-1]).replace("_", "-"), last), (",".join(values).replace("_", "-"), first),
+    ):  # fmt: skip
+        shares = model.probabilities(sampling._replace(sampling_order=order).filter(FIVE))[0]
+        if isinstance(expected, int):
+            assert np.count_nonzero(shares) == expected
+        else:
+            np.testing.assert_allclose(shares[shares > 0], expected, atol=5e-7)
+
+
+def test_by_hand_top_p_counts_what_top_k_left():
+    """Of 2, 1.9, …, 1.5 the sums are .367 and .699 of the first three, .211, .402 and .574 of all."""
+    logits, both = np.array([2, 1.9, 1.8, 1.7, 1.6, 1.5]), model.Sampling(top_k=3, top_p=0.7)
+    assert [kept(both.filter(logits)), kept(model.top_p(logits, 0.7))] == [[0, 1, 2], [0, 1, 2, 3]]
+    # without top-k the first four reach .7, of which it leaves three; of min-p's three, top-p .4 keeps two
+    turned = both._replace(sampling_order="top-p,top-k", top_p=0.6)
+    assert kept(turned.filter(logits)) == [0, 1, 2]
+    narrow = model.Sampling(min_p=0.81, top_p=0.4)
+    assert kept(narrow._replace(sampling_order="vllm").filter(logits)) == [0, 1]
+
+
+def test_an_order_alone_samples_nothing_and_needs_every_sampler_that_is_set():
+    assert not LLAMA_CPP.is_sampled and model.Sampling(seed=0).is_sampled
+    with pytest.raises(UsageError, match="--sampling-order: temperature: needs top-k, because --top-k is set"):
+        model.Sampling(top_k=3, sampling_order="temperature").filter(FIVE)
+
+
+def test_by_hand_a_repeated_token_is_penalized_once():
+    np.testing.assert_allclose(
+        model.repetition_penalty(np.array([3.0, -1.0]), np.array([0, 1, 0]), 1.3), [2.307692, -1.3], atol=5e-7
+    )
+
+
+@pytest.mark.parametrize(("engine", "tolerance"), [("transformers", 1e-9), ("llama.cpp", 2e-7)])
+def test_each_order_keeps_what_its_engine_keeps(engine, tolerance):
+    """transformers counts each earlier token, llama.cpp those of the last 64."""
+    frozen = json.loads((REFERENCES / "sampling.json").read_text())
+    for row in frozen[engine]:
+        values = {name: row[name] for name in ("temperature", "top_k", "top_p", "min_p")}
+        settings = SamplingConfig(
+            repetition_penalty=row["repetition_penalty"] or 1.0,
+            sampling=model.Sampling(**values, sampling_order=engine),
+        )
+        ids, filters = start_generation(np.array(frozen["earlier"][row["earlier"]]), settings)
+        scores = apply_filters(filters, np.array([row["logits"]]), ids)
+        np.testing.assert_allclose(model.probabilities(scores)[0], row["probs"], rtol=0, atol=tolerance)
 
 
 class Ends:

@@ -32,6 +32,8 @@ QUESTIONS = [
     ("what was the cat reading?", "Once upon a time the cat sat on a mat, reading the book every day."),
     ("where?", "the café 日本語 was there; the cat's mat"),
 ]
+LONG = "Once upon a time the cat sat on a mat, reading the book every day; a café was there! " * 6
+QUESTIONS_OF_WINDOWS = [("where?", LONG), ("was a " * 12, LONG)]  # the model reads 64 tokens at once
 
 
 def make(name: str, seed: int):
@@ -91,7 +93,7 @@ def answers() -> None:
             "text": text,
             "best": [pipe(question=question, context=text, top_k=top) for top in (1, 5)],
         }
-        for question, text in QUESTIONS
+        for question, text in QUESTIONS + QUESTIONS_OF_WINDOWS
     ]
     (HERE / "answers.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

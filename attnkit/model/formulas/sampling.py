@@ -334,21 +334,63 @@ def label_probabilities(logits: Array, function: str) -> Array:
 
 
 SYMBOLS = {"softmax": "softmax", "sigmoid": "σ"}  # of the functions from logits to probabilities, in formulas
+SAMPLERS: dict[str, Callable[..., Array]] = {
+    "temperature": apply_temperature,
+    "top-k": top_k,
+    "top-p": top_p,
+    "min-p": min_p,
+}
+ORDERS = {
+    "transformers": ("temperature", "top-k", "top-p", "min-p"),
+    "vllm": ("temperature", "min-p", "top-k", "top-p"),
+    "llama.cpp": ("top-k", "top-p", "min-p", "temperature"),
+}
+PENALIZED = {"llama.cpp": 64}  # the last tokens that the repetition penalty counts, if not all
+
+
+def _apply_sampler(name: str, value: float, logits: Array) -> Array:
+    return SAMPLERS[name](logits, value)
 
 
 class Sampling(NamedTuple):
-    """How a word is chosen among logits; None if an option is not set."""
+    """How a word is chosen among logits; None if an option is not set.
+
+    sampling_order  one of ORDERS, or comma-separated SAMPLERS
+    """
 
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
     seed: int | None = None
+    sampling_order: str | None = None
 
     @property
     def is_sampled(self) -> bool:
         """Whether words are drawn at random, not the most probable ones chosen."""
-        return any(value is not None for value in self)
+        return self._replace(sampling_order=None) != GREEDY
+
+    @property
+    def penalized(self) -> int | None:
+        """The number of last tokens that the repetition penalty counts; None: all."""
+        return PENALIZED.get(self.sampling_order or "")
+
+    def samplers(self) -> list[tuple[str, float]]:
+        """The samplers that are set with their values, in the order they apply.
+
+        UsageError for an order that lacks one of them.
+
+        >>> Sampling(0.5, top_k=3, sampling_order="llama.cpp").samplers()
+        [('top-k', 3), ('temperature', 0.5)]
+        """
+        order = self.sampling_order or "transformers"
+        names = ORDERS.get(order) or tuple(order.split(","))
+        values = {name: getattr(self, name.replace("-", "_")) for name in SAMPLERS}
+        values = {name: value for name, value in values.items() if value is not None}
+        for name in values:
+            if name not in names:
+                raise UsageError(f"{order}: needs {name}, because --{name} is set", "--sampling-order")
+        return [(name, values[name]) for name in names if name in values]
 
     @property
     def tau(self) -> float:
@@ -363,17 +405,12 @@ class Sampling(NamedTuple):
         >>> [name for name, _ in Sampling(0.5, top_k=3).filters()]
         ['temperature', 'top-k']
         """
-        if self.tau != 1:
-            yield "temperature", partial(apply_temperature, temperature=self.tau)
-        if self.top_k is not None:
-            yield "top-k", partial(top_k, k=self.top_k)
-        if self.top_p is not None:
-            yield "top-p", partial(top_p, p=self.top_p)
-        if self.min_p is not None:
-            yield "min-p", partial(min_p, p=self.min_p)
+        for name, value in self.samplers():
+            if (name, value) != ("temperature", 1):
+                yield name, partial(_apply_sampler, name, value)
 
     def filter(self, logits: Array) -> Array:
-        """Apply temperature, top-k, top-p and min-p to logits (..., V) -> (..., V)."""
+        """Apply the samplers in their order: logits (..., V) -> (..., V)."""
         for _, apply in self.filters():
             logits = apply(logits)
         return logits
@@ -386,9 +423,18 @@ class Sampling(NamedTuple):
 
     @property
     def limits(self) -> str:
-        """The options that leave words out, as text: top-k 2, min-p 0.1; "" for none."""
-        limits = [("top-k", self.top_k), ("top-p", self.top_p), ("min-p", self.min_p)]
-        return ", ".join(f"{name} {value:g}" for name, value in limits if value)
+        """The samplers that leave words out, as text, in their order; "" for none.
+
+        >>> Sampling(2, top_k=2, min_p=0.1, sampling_order="top-k,temperature,min-p").limits
+        'top-k 2 before the temperature, min-p 0.1'
+        """
+        limits = ""
+        for at, (name, value) in enumerate(self.samplers()):
+            if name != "temperature" and value:
+                limits += f"{', ' * bool(limits)}{name} {value:g}"
+            if name == "temperature" and at and self.tau != 1:
+                limits += " before the temperature"
+        return limits
 
     def formula(self, function: str = "softmax") -> str:
         """The formula of the probabilities.

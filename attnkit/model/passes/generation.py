@@ -53,7 +53,7 @@ class SamplingConfig:
     times                tokens of times, which stand where `allow_times` says; None: anywhere
     forced_bos           first new token after a prompt of a single token
     forced_eos           last token at the limit
-    repetition_penalty   of tokens that are in the prompt or were chosen before
+    repetition_penalty   of tokens that are in the prompt or were chosen before, of which `sampling` may count the last
     no_repeat_ngram      N: no N tokens in a row occur twice, those of the prompt included; 0: any may
     sampling             filters and choice of a token at random; by default the most likely one is chosen
     """
@@ -203,7 +203,7 @@ def _filters(settings: SamplingConfig, start: int) -> Iterator[tuple[str, Filter
     start  the number of tokens of the prompt
     """
     if settings.repetition_penalty != 1:
-        yield "repetition penalty", lambda scores, ids: repetition_penalty(scores, ids, settings.repetition_penalty)
+        yield "repetition penalty", partial(_penalize, settings.repetition_penalty, settings.sampling.penalized or 0)
     if settings.no_repeat_ngram:
         yield "repeated n-gram", lambda scores, ids: exclude_repeats(scores, ids, settings.no_repeat_ngram)
     if settings.banned:
@@ -229,6 +229,11 @@ def _filters(settings: SamplingConfig, start: int) -> Iterator[tuple[str, Filter
 
 def _ignore_ids(change: Callable[[Array], Array], scores: Array, ids: Array) -> Array:
     return change(scores)
+
+
+def _penalize(penalty: float, last: int, scores: Array, ids: Array) -> Array:
+    """Penalize the last tokens, or all of them for 0."""
+    return repetition_penalty(scores, ids[:, -last:], penalty)
 
 
 def _without(scores: Array, ids: tuple[int, ...]) -> Array:
