@@ -14,6 +14,7 @@ from attnkit.cli.notebook import plot as plot
 from attnkit.display.notebook import Rendering
 from attnkit.debugger.report import VerdictReport
 from attnkit.interpret.comparison import DiffReport
+from attnkit.interpret.rounding_report import RoundingReport
 from attnkit.interpret.text_agreement import AgreementReport
 from attnkit.interpret.weights_comparison import WeightsReport
 from attnkit.model.arrays import SupportsArray
@@ -684,6 +685,7 @@ def diff(
     *,
     rtol: float = 0.0,
     atol: float = 0.0,
+    rounding: bool = False,
     all: bool = False,
     model: Checkpoint | Path | None = None,
     ids: TensorLike | None = None,
@@ -699,7 +701,7 @@ def diff(
     heatmap: bool = False,
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
-) -> DiffReport | VerdictReport | WeightsReport | AgreementReport: ...
+) -> DiffReport | RoundingReport | VerdictReport | WeightsReport | AgreementReport: ...
 def check(
     stage: str,
     implementation: Any,

@@ -379,6 +379,15 @@ def find_name(pattern: str, names: Collection[str], source: str = "") -> str:
     return fitting[0]
 
 
+def find_machine(history: Sequence[Mapping[str, Any]]) -> str:
+    """The machine that made a record, as its history states it; "" if it does not.
+
+    >>> find_machine([{"command": "a", "machine": "OpenBLAS Zen, NumPy 2.4"}, {"command": "b"}])
+    'OpenBLAS Zen, NumPy 2.4'
+    """
+    return next((entry["machine"] for entry in reversed(history) if "machine" in entry), "")
+
+
 def is_pattern(name: str) -> bool:
     return not {"*", "?", "["}.isdisjoint(name)
 

@@ -16,10 +16,12 @@ LONG_JSON, LONG_TEXT = 4_000, 12_000  # the most bytes of a text that is given i
 
 
 def normalized(text, folder):
-    """Text without folders, digests and versions, which change from run to run."""
+    """Text without folders, digests, versions and machines, which change from run to run."""
     text = text.replace(f"{folder}/", "").replace(str(folder), ".")
     text = re.sub(r"\b[0-9a-f]{64}\b", "<sha256>", text)
     text = re.sub(r"\b[0-9a-f]{12}…", "<sha256>…", text)
+    text = re.sub(r',\s*"machine": ?"[^"]*"', "", text)
+    text = re.sub(r"\b\w+ [\w-]+, NumPy \d[\w.]*", "<machine>", text)
     return re.sub(rf"(attnkit |version\W+){re.escape(attnkit.__version__)}", r"\1<version>", text)
 
 

@@ -14,10 +14,11 @@ import numpy as np
 from attnkit.checking.callees import Callee, CalleeError, Outcome
 from attnkit.checking.cases import Drawn, draw_case
 from attnkit.checking.definition import Case, Definition, Way
-from attnkit.debugger.verdict import DECISIVE, EPSILON, MARGIN
+from attnkit.debugger.verdict import DECISIVE
 from attnkit.errors import AttnkitError
-from attnkit.model.dtypes import Array, quiet, rounded
+from attnkit.model.dtypes import Array, quiet
 from attnkit.model.exercises.worked_steps import Formula, work
+from attnkit.model.rounding import EPSILON, MARGIN, gap, make_rounding
 from attnkit.model.slips import Slip
 
 ROUNDINGS = range(4)  # seeds of the roundings of each step that measure the noise
@@ -308,7 +309,7 @@ class Examiner:
             return Tested(drawn, wrong, outcome, expected, words=words)
         if array.dtype.kind not in "fiub":
             return Tested(drawn, wrong, outcome, expected, words=f"its dtype is {array.dtype}")
-        off = difference(array, expected.array)
+        off = gap(array, expected.array)
         bad = ~(off <= self.allowed(expected))
         at = tuple(map(int, np.argwhere(bad)[0])) if bad.any() else ()
         words = ""
@@ -404,7 +405,7 @@ class Examiner:
             other = self.compute(row.drawn, changes)
         except (AttnkitError, ValueError, IndexError, TypeError, KeyError, ZeroDivisionError):
             return None  # a formula that does not fit these shapes
-        off = difference(array, other.array)
+        off = gap(array, other.array)
         off = np.where(~np.isfinite(array) & other.overflows, 0, off)
         allowed = self.allowed(other)
         return float(off.max(initial=0)) / (other.scale or 1) if (off <= allowed).all() else None
@@ -413,7 +414,7 @@ class Examiner:
         """Whether an answer may be an expected one, whose noise is measured once."""
         if array.shape != expected.array.shape:
             return False
-        off = difference(array, expected.array)[np.isfinite(array)]
+        off = gap(array, expected.array)[np.isfinite(array)]
         if not (np.isfinite(array) | expected.overflows).all():
             return False
         return float(off.max(initial=0)) <= COARSE * self.allowed(expected)
@@ -476,27 +477,3 @@ def find_orders(names: Sequence[str]) -> dict[str, Way]:
         words = "" if list(order) == list(names) else f"the arguments are {', '.join(order)}"
         orders[", ".join(order)] = Way(words, exchange=dict(zip(names, order, strict=True)) if words else {})
     return orders
-
-
-def make_rounding(dtype: str, seed: int) -> Formula:
-    """Make a rounding to a dtype: to the nearest for seed 0, else to either side."""
-    generator = np.random.default_rng(seed)
-
-    def change(value: Array) -> Array:
-        moved = value * (1 + EPSILON[dtype] * (generator.random(value.shape) - 0.5)) if seed else value
-        return rounded(moved, dtype).astype(np.float64)
-
-    return change
-
-
-@quiet
-def difference(mine: Array, expected: Array) -> Array:
-    """|mine − expected|; 0 where both are the same infinity or both NaN.
-
-    >>> difference(np.array([1.0, -np.inf, np.nan]), np.array([1.5, -np.inf, 2.0])).tolist()
-    [0.5, 0.0, inf]
-    """
-    mine, expected = mine.astype(np.float64), expected.astype(np.float64)
-    same = (mine == expected) | (np.isnan(mine) & np.isnan(expected))
-    off = np.abs(mine - expected)
-    return np.where(same, 0.0, np.where(np.isnan(off), np.inf, off))

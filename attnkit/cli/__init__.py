@@ -11,6 +11,7 @@ parser             a command line, parsed and explained by Typer from the option
 calls              a tool as a function of Python: the decorator `@tool`, and a call with its keywords
 stage              one call of a tool: its operands, its stream of records, their history, its side outputs
 pipeline           several stages in one process
+replay             the history of a record run again, to compare and to measure its noise
 
 What it reads:
 operands           the files that options and arguments name, by a table of what they hold; values of Python instead

@@ -42,6 +42,7 @@ from attnkit.cli.notebook import plot as plot
 from attnkit.display.notebook import Rendering
 from attnkit.debugger.report import VerdictReport
 from attnkit.interpret.comparison import DiffReport
+from attnkit.interpret.rounding_report import RoundingReport
 from attnkit.interpret.text_agreement import AgreementReport
 from attnkit.interpret.weights_comparison import WeightsReport
 from attnkit.model.arrays import SupportsArray

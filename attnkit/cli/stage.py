@@ -21,8 +21,9 @@ from attnkit.cli.output_format import OutputFormat, Result
 from attnkit.cli.tool import TEXT, Item, Records, Tool
 from attnkit.errors import AttnkitError, AttnkitNote, DataError, NotFiniteError, UsageError, flag_name
 from attnkit.inputs.operands import cast_x, select_tensor
+from attnkit.model.processor.machine import describe_machine
 from attnkit.options import ENGINE_KEYWORDS, EngineOptions
-from attnkit.records import Record, Tensor, join_names
+from attnkit.records import Record, Tensor, find_machine, join_names
 
 if TYPE_CHECKING:
     from attnkit.display import Block
@@ -245,7 +246,7 @@ class Stage:
         """
         before = getattr(item, "history", [])
         files = self.files.compute_digests(not before) if self.format.keeps_history else self.files.digests
-        return replace(result, history=[*before, history_entry(self.command_line(item), files, beside)]).check()
+        return replace(result, history=extend_history(before, self.command_line(item), files, beside)).check()
 
     def command_line(self, item: Item = None, operands: Sequence[str] | None = None) -> str:
         """The command line that does this again.
@@ -421,17 +422,23 @@ def command_line(tool: str, arguments: Sequence[str], values: Iterable[tuple[str
     return shlex.join(["attnkit", tool, *arguments, *words])
 
 
-def history_entry(command: str, files: Mapping[str, str], beside: str = "") -> dict[str, Any]:
-    """The history entry of a result: its command, version, and digests of files.
+def extend_history(
+    before: Sequence[Mapping[str, Any]], command: str, files: Mapping[str, str], beside: str = ""
+) -> list[dict[str, Any]]:
+    """A history with a further entry: its command, version, and digests of files.
+
+    It names the machine only where that is another one than before.
 
     beside  the file that the result is written to, where it is not the output of the stage
     """
     entry: dict[str, Any] = {"command": to_unicode(command), "version": __version__}
+    if find_machine(before) != (machine := describe_machine()):
+        entry["machine"] = machine
     if files:
         entry["files"] = {to_unicode(name): digest for name, digest in files.items()}
     if beside:
         entry["beside"] = to_unicode(beside)
-    return entry
+    return [*map(dict, before), entry]
 
 
 def to_unicode(text: str) -> str:

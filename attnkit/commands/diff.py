@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
 import typer
 
@@ -19,9 +19,13 @@ from attnkit.inputs.operands import cast_x, select_tensor
 from attnkit.interpret.comparison import Pair, Tolerance, are_traces, check_comparable
 from attnkit.records import Record
 
+if TYPE_CHECKING:
+    from attnkit.interpret.rounding_report import RoundingPair
+
 DUMPS = (".npz", ".safetensors", ".pt", ".pth", ".bin")  # files whose names are read without their tensors
 # option of one comparison -> the error if another one is chosen
 NEEDS = {
+    "rounding": "compares two tensors, records or traces; diff --model and check measure noise without it",
     "ids": "needs --model DIR, or two models",
     "scan": "needs two models and --text FILE: attnkit diff DIR m.gguf --text FILE --scan",
     "text": "needs two models: attnkit diff DIR m.gguf --text FILE",
@@ -115,7 +119,7 @@ def are_dumps(operands: Sequence[Operand]) -> bool:
     return differ_in_names(*paths)
 
 
-def pair_streams(stage: Stage, a_operand: Operand, b_operand: Operand) -> Iterator[Pair]:
+def pair_streams(stage: Stage, a_operand: Operand, b_operand: Operand) -> Iterator[Comparable]:
     """Pair the records of two operands; the shorter continues with empty records."""
     (stream_a, first), (stream_b, _) = (read_operand(stage, one) for one in (a_operand, b_operand))
     a_name, b_name = stage.operands
@@ -130,7 +134,16 @@ def pair_streams(stage: Stage, a_operand: Operand, b_operand: Operand) -> Iterat
             a = match_tensor(a, stream_b, a_name)
             check_comparable(a, b, a_name, b_name)
         a, b = (change_record(one or Record({}), only, dtype) for one in (a, b))
-        yield Pair(a, b, not only and are_traces(a, b), bool(stage.extra.get("heatmap")))
+        pair = Pair(a, b, not only and are_traces(a, b), bool(stage.extra.get("heatmap")))
+        yield judged_pair(pair) if stage.parameters["rounding"] else pair
+
+
+def judged_pair(pair: Pair) -> "RoundingPair":
+    """A pair that is judged by the noise of the record that has a history."""
+    from attnkit.cli.replay import measure_noise
+    from attnkit.interpret.rounding_report import RoundingPair
+
+    return RoundingPair(pair, lambda: measure_noise(pair.a if pair.a.history else pair.b))
 
 
 def read_operand(stage: Stage, operand: Operand) -> tuple[Records, Source | None]:
@@ -167,13 +180,17 @@ def view_differences(report: display.ComparisonReport, stage: Stage, style: disp
     status=lambda record, stage: int(not record["same"]),
     derived=views.derived,
     sections={
-        "Comparison": "tolerance all_ heatmap",
+        "Comparison": "tolerance rounding all_ heatmap",
         "Two models on a text": "text scan languages",
         "An implementation and a model": "model_ ids image audio why map_ match",
         "Figures": "look",
     },
     rules=Constraints(
-        exclusive=[("numbers", "no_numbers"), *(("model", name) for name in (*Tolerance._fields, "heatmap", "text"))],
+        exclusive=[
+            ("numbers", "no_numbers"),
+            *(("rounding", name) for name in ("rtol", "atol", "heatmap", "model", "text")),
+            *(("model", name) for name in (*Tolerance._fields, "heatmap", "text")),
+        ],
         requires=[
             *((name, "heatmap") for name in views.LookOptions._fields),
             ("why", "model"),
@@ -193,7 +210,7 @@ def view_differences(report: display.ComparisonReport, stage: Stage, style: disp
         inputs={"a": "TensorLike", "b": "TensorLike | None"},
         reader=read_values,
         options=("heatmap",),
-        result="DiffReport | VerdictReport | WeightsReport | AgreementReport",
+        result="DiffReport | RoundingReport | VerdictReport | WeightsReport | AgreementReport",
     ),
 )
 def diff(
@@ -205,6 +222,13 @@ def diff(
             rtol=typer.Option(min=0, help="relative tolerance"), atol=typer.Option(min=0, help="absolute tolerance")
         ),
     ],
+    rounding: Annotated[
+        bool,
+        typer.Option(
+            help="derive the tolerance: identical, the same to rounding, or different, by noise that is measured where "
+            "a record has a history"
+        ),
+    ] = False,
     all_: Annotated[
         bool, typer.Option(help="compare all stages of two traces, not only up to the first that differs")
     ] = False,
@@ -243,6 +267,12 @@ def diff(
     and the cosine similarity. Dtypes, labels and histories are not compared. -q prints nothing. -f json writes the
     values of the table as a record: `same` is true or false; `at` and `first` are the indices of the largest and of
     the first difference.
+
+    With --rounding no tolerance is needed. Each tensor is identical, the same to rounding, or different, with the
+    largest |a − b| in units in the last place and relative to the largest number, the share of numbers beyond rounding,
+    and the scale and offset of the nearest line B = scale · A + offset, with the rest that it leaves. Noise is
+    measured by running the history of A, or of B if A has none, in float64, in its dtype and rounded at random; of
+    tensors without a history it is derived from dtype, depth and size. Exit code 1 if a tensor is different.
 
     An NPY file or FILE:NAME is a single tensor, which is compared with x of the other file. Two traces (from encode
     --trace) are compared stage by stage, up to the first stage that differs, or, with --all, to the end. Of the folders

@@ -1,29 +1,24 @@
 """attnkit history: the commands that made a record; run them again."""
 
-import contextlib
-import io
 import os
 import shlex
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 import typer
 
 from attnkit import __version__, formats
-from attnkit.cli import pipeline
 from attnkit.cli.calls import tool
 from attnkit.cli.options import OF_TENSORS
 from attnkit.cli.output_format import Result
-from attnkit.cli.stage import Stage, read_records, stored_by
+from attnkit.cli.replay import STREAMS, Part, first_stage, parse_history, read_stream, run_parts, side_outputs
+from attnkit.cli.stage import Stage, read_records
 from attnkit.cli.tool import Records
 from attnkit.errors import DataError, DifferentError, FileError, UsageError, escaped
 from attnkit.records import Array, Record
 from attnkit.training.folder import ORIGIN
 
-STREAMS = ("/dev/", "/proc/")  # folders of `<(…)` and of file descriptors
-SIDE_OUTPUTS = ("trace", "cache_out")  # flags that write a file beside the result
 SIDE_PIPE = "/dev/fd/3"  # where a script writes a side output that the next command reads
 
 
@@ -74,9 +69,8 @@ def history(
     parts = parse_history(record)
     if not replay:
         return write_script(record, parts)
-    streams = [file for entry in record.history for file in entry.get("files", {}) if file.startswith(STREAMS)]
-    if streams:
-        raise DataError(f"it was made from {streams[0]}, a stream that cannot be read again")
+    if stream := read_stream(record):
+        raise DataError(f"it was made from {stream}, a stream that cannot be read again")
     try:
         return replay_history(record, parts)
     except FileError as error:
@@ -87,13 +81,6 @@ def history(
     except UsageError as error:  # of a command in the record, not of this one
         tool = str(getattr(error, "place", "")).removeprefix("attnkit ")
         raise DataError(f"its history cannot be run again: {f'{tool}: ' if tool else ''}{error}") from None
-
-
-class Part(NamedTuple):
-    """A pipeline of the history, and the side output that the next part reads."""
-
-    stages: list[Stage]
-    beside: str
 
 
 def replay_history(record: Record, parts: list[Part]) -> str:
@@ -107,61 +94,6 @@ def replay_history(record: Record, parts: list[Part]) -> str:
                 plural = "s" if len(record.history) > 1 else ""
                 return f"{len(record.history)} command{plural} run again: equal bit for bit"
     raise DifferentError(f"run again, {problem}")
-
-
-def parse_history(record: Record) -> list[Part]:
-    parts = [Part([], "")]
-    for entry in record.history:
-        stage, beside = parse_command(entry["command"]), entry.get("beside", "")
-        if beside and beside not in side_outputs(stage).values():
-            raise DataError(f"its history has {beside} written by a command that does not write it")
-        parts[-1] = Part([*parts[-1].stages, stage], beside)
-        if beside:
-            parts.append(Part([], ""))
-    return [part for part in parts if part.stages]
-
-
-def parse_command(command: str) -> Stage:
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise DataError(f"its history has a command that cannot be read ({error}): {command}") from None
-    if words[:1] != ["attnkit"] or "\0" in command:
-        raise DataError(f"its history has a command that is not attnkit's: {command}")
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):  # the help, where it has --help
-            stage = pipeline.parse_stage(words[1:], refused=("history",))
-            first_stage(stage)
-    except UsageError as error:
-        raise DataError(f"its history has a command that attnkit {__version__} refuses ({error}): {command}") from None
-    if "engine" in stage.tool.extra_names and stage.tool.name != "run":  # NumPy made it, whatever ATTNKIT_ENGINE is
-        stage.extra["engine"] = stage.extra.get("engine") or "numpy"
-    if stage.extra.get("save"):
-        raise DataError(f"its history writes the folder {stage.extra['save']}: not one that attnkit made")
-    if "output" in stage.common:
-        raise DataError(f"its history writes {stage.common['output']}: not one that attnkit made")
-    return stage
-
-
-def first_stage(stage: Stage) -> Stage:
-    return pipeline.parse_stages(stage.operands[0])[0] if stage.tool.name == "run" and stage.operands else stage
-
-
-def run_parts(parts: list[Part]) -> Iterator[Result]:
-    """Run pipelines, each on the side output of the one before. Write no file."""
-    upstream: Records | None = None
-    for stages, beside in parts:
-        files: dict[str, Record] = {}
-        with stored_by(files.__setitem__):
-            results = pipeline.chain_stages(stages, upstream=upstream).items
-            if not beside:
-                yield from results
-                return
-            for _ in results:  # the side output is complete at the end
-                pass
-        side_output = formats.round_trip(files[beside], formats.file_format(beside))
-        upstream = Records("json", iter([side_output]))
-    yield side_output
 
 
 def write_script(record: Record, parts: list[Part]) -> str:
@@ -195,10 +127,6 @@ def script_comments(record: Record, stages: list[Stage]) -> list[str]:
         ),
         *(f"# without writing {escaped(path)}" for stage in stages for path in side_outputs(stage).values()),
     ]
-
-
-def side_outputs(stage: Stage) -> dict[str, str]:
-    return {name: stage.parameters[name] for name in SIDE_OUTPUTS if stage.parameters.get(name) is not None}
 
 
 def script_command(stage: Stage, beside: str) -> str:

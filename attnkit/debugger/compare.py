@@ -30,7 +30,7 @@ from attnkit.debugger.pictures import PictureInput
 from attnkit.debugger.processed_weights import NOTE, is_processed, keep_unchanged
 from attnkit.debugger.report import Facts, VerdictReport, make_verdict
 from attnkit.debugger.token_calls import gather_tokens
-from attnkit.debugger.verdict import EPSILON, Judge, SiteRow, compare_arrays, order_problems
+from attnkit.debugger.verdict import Judge, SiteRow, compare_arrays, order_problems
 from attnkit.errors import DataError, UsageError, counted
 from attnkit.inputs import layers
 from attnkit.inputs.image_processor import read_processor
@@ -43,6 +43,7 @@ from attnkit.model.graph.convolutions import sound_site
 from attnkit.model.graph.graph import Graph
 from attnkit.model.graph.nodes import Inputs
 from attnkit.model.passes.incremental_decoder import keeps_cache
+from attnkit.model.rounding import EPSILON
 from attnkit.records import Array, Record, join_names
 
 KEPT = 1 << 26  # bytes of arrays that are held at a time

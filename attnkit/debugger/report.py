@@ -10,6 +10,7 @@ from attnkit.debugger.verdict import SiteRow
 from attnkit.display.cells import Cells
 from attnkit.display.report import ComparisonReport
 from attnkit.errors import counted, escaped
+from attnkit.model.rounding import IDENTICAL, ROUNDING
 from attnkit.records import Tensor, join_names
 
 FIGURES = ("largest", "cosine", "inherited", "added", "noise")
@@ -110,7 +111,8 @@ def verdict_cells(report: VerdictReport, precision: int = 4) -> list[list[str]]:
         figures += [brief(number, row.noise, min(digits, 2)) for number in (row.inherited, row.added)]
         figures += [f"{row.noise:.1g}"] * report.facts.shows_all
         shown = ["–" if text == "nan" else text for text in figures]
-        rows.append([row.site, *shown, row.verdict or row.kind])
+        same = ROUNDING if row.largest > 0 else IDENTICAL
+        rows.append([row.site, *shown, row.verdict or row.kind or same])
     return rows
 
 
@@ -143,9 +145,10 @@ def verdict_lines(report: VerdictReport) -> list[str]:
         if not report.rows:
             return ["nothing to compare"]
         worst = max((row for row in report.rows if row.kind != "missing"), key=lambda row: row.largest)
-        return [
-            f"the same within the noise of {report.facts.dtype} (largest difference {worst.largest:.3g}, {worst.site})"
-        ]
+        if not worst.largest > 0:
+            return [f"{IDENTICAL}: {counted(len(report.rows), 'stage')}"]
+        largest = f"largest difference {worst.largest:.3g}, {worst.site}"
+        return [f"{ROUNDING}: the same within the noise of {report.facts.dtype} ({largest})"]
     first = differing[0]
     lines = [f"first stage that adds a difference: {first.site} ({describe_addition(first)})"]
     if not report.facts.why:

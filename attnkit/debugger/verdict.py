@@ -22,9 +22,9 @@ from attnkit.model.dtypes import Array, quiet
 from attnkit.model.formulas.head_views import view_heads
 from attnkit.model.graph.graph import CycleError, Graph, Known
 from attnkit.model.graph.nodes import Node
+from attnkit.model.rounding import EPSILON, MARGIN, ULPS, excess, gap, largest_gap, largest_of_rows, noise_floor
 from attnkit.model.slips import Number, Slip
 
-MARGIN = 8.0  # by which rounding in another order may exceed the rounding that was measured
 DECISIVE = 100.0  # how many times smaller a named slip leaves the difference
 OF_PIXELS = 10.0  # likewise of pixels, which are rounded to grey levels
 ALIKE = 4.0  # slips whose remaining differences are within this factor explain it equally
@@ -41,8 +41,6 @@ LEAST = 1e-10  # the last step
 WIDE = 40  # nodes of a cone from which on only slips of all its layers are tried
 APART = 2.0  # how far apart values of a number are told apart
 NUDGES = 3  # times that inputs are moved
-ULPS = 64  # of the largest number of a row: what two implementations of one node may differ by
-EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 class Cause(NamedTuple):
@@ -561,24 +559,6 @@ def rows_of_tokens(array: Array, mask: Array | None) -> Array:
     return np.ascontiguousarray(array, np.float64).reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
-def largest_gap(x: Array, y: Array) -> float:
-    """The largest |x − y|."""
-    return float(gap(x, y).max(initial=0))
-
-
-@quiet
-def gap(x: Array, y: Array) -> Array:
-    """|x − y|; 0 where both are the same infinity or NaN, infinite where one is NaN.
-
-    >>> gap(np.array([1.0, np.nan, np.inf, 1.0]), np.array([3.0, np.nan, np.inf, np.nan])).tolist()
-    [2.0, 0.0, 0.0, inf]
-    """
-    difference = np.abs(x - y)
-    is_same = (x == y) | (np.isnan(x) & np.isnan(y))
-    result: Array = np.where(is_same, 0.0, np.where(np.isnan(difference), np.inf, difference))
-    return result
-
-
 def rank_below(x: Array, share: float) -> Array:
     """Which numbers are not among a share of the largest: (...) -> (...)."""
     result: Array = x <= np.quantile(x, 1 - share, method="lower")
@@ -599,16 +579,6 @@ def without_flipped(mine: Array, rounded: Array, exact: Array) -> Array:
     off = gap(mine, rounded)
     flipped = ~rank_below(off, FLIPPED) & (off <= OTHER_SIDE * largest_gap(rounded, exact))
     return np.where(flipped, rounded, mine)
-
-
-def largest_of_rows(x: Array) -> Array:
-    """The largest finite number of each row: (rows, N) -> (rows,).
-
-    >>> largest_of_rows(np.array([[0.25, -0.5, np.inf], [0.0, np.nan, 0.0]])).tolist()
-    [0.5, 0.0]
-    """
-    result: Array = np.where(np.isfinite(x), np.abs(x), 0).max(axis=-1, initial=0)
-    return result
 
 
 @quiet
@@ -639,28 +609,6 @@ def cancellation(x: Array) -> Array:
     [101.0, 1.0]
     """
     return np.maximum(largest_of_rows(x) / largest_of_rows(x - x.mean(axis=-1, keepdims=True)), 1.0)
-
-
-@quiet
-def noise_floor(expected: Array, narrow: Array, dtype: str, scale: Array) -> Array:
-    """The largest difference that rounding explains in each row.
-
-    expected, narrow (rows, N), scale (rows,) -> (rows, 1)
-
-    It is some times the difference that the dtype was measured to make in this row or in all rows on average, and a few
-    units in the last place of the scale of the row.
-    """
-    noise = gap(expected, narrow)
-    noise = np.where(np.isfinite(noise), noise, 0).max(axis=-1, initial=0)
-    usual = float(np.mean(noise[scale > 0] / scale[scale > 0])) if (scale > 0).any() else 0.0
-    least = EPSILON.get(dtype, EPSILON["float32"]) * (0.5 if dtype in ("float16", "bfloat16") else 2)
-    return np.asarray(MARGIN * np.maximum(noise, usual * scale) + least * scale + 1e-300)[:, None]
-
-
-@quiet
-def excess(mine: Array, expected: Array, floor: Array) -> float:
-    """The largest difference in units of the noise of its row."""
-    return float((gap(mine, expected) / floor).max(initial=0))
 
 
 @quiet

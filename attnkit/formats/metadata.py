@@ -10,6 +10,7 @@ from attnkit.records import Labels, Record, Tensor
 
 PARTS = ("axes", "labels", "history")
 VERSION = re.compile(r"[0-9A-Za-z.+!_-]{1,64}", re.ASCII)
+MACHINE = re.compile(r"[ -~]{1,100}", re.ASCII)  # short, and printable
 SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -67,17 +68,20 @@ def check_labels(value: object) -> dict[str, Labels]:
 def check_history(value: object) -> list[dict[str, Any]]:
     """The history from JSON: commands, versions and the SHA-256 of inputs.
 
-    `beside` is the side file that the command wrote the record to, where it is not its main result.
+    `machine` is what computed it, where that is another one than before. `beside` is the side file that the command
+    wrote the record to, where it is not its main result.
     """
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         raise DataError('key "history" is not a list of objects')
     for at, entry in enumerate(value):
         files = entry.get("files", {})
-        texts = entry.get("command"), entry.get("version"), entry.get("beside", "")
+        texts = entry.get("command"), entry.get("version"), entry.get("beside", ""), entry.get("machine", "")
         if not (isinstance(files, dict) and all(isinstance(text, str) for text in texts)):
             raise DataError(f'entry {at} of key "history" is not an object of "command", "version" and "files"')
         if not VERSION.fullmatch(entry["version"]):
             raise DataError(f'entry {at} of key "history": version {entry["version"]!r} is none of attnkit')
+        if "machine" in entry and not MACHINE.fullmatch(entry["machine"]):
+            raise DataError(f'entry {at} of key "history": machine {entry["machine"]!r} is not a short text')
         for file, digest in files.items():
             if not (isinstance(digest, str) and SHA256.fullmatch(digest)):
                 raise DataError(f'entry {at} of key "history": {file!r} has no SHA-256, but {digest!r}')

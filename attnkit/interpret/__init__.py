@@ -7,7 +7,7 @@ scan              what layers, heads and positions add to a logit; sweeps: runs 
 head_scores       what each head attends to; head_weights: what its weights do
 explanation       one cell of attention in words; mask_explanation: one of a mask; recall_explanation: a token
 explored_traces   records as traces of the page of explore; slices: slices of tensors as text
-comparison        two tensors, records or traces compared
+comparison        two tensors, records or traces compared; rounding_report: by three verdicts
 weights_comparison  the parameters of two models compared; text_agreement: two models on a text
 model_sheet       the facts of a model, each with its key in config.json, and what differs between two
 model_summary     what a checkpoint folder contains, and a model as a pipeline of tools; gguf_summary: a GGUF file

@@ -292,7 +292,7 @@ class DiffReport(ComparisonReport):
     def blocks(self, style: display.Style) -> list[display.Block]:
         report = relabel(self, display.with_plain_tokens) if style.plain_tokens else self
         rows, closing = listed_comparisons(report), [escaped(line) for line in closing_lines(report)]
-        table = [draw_comparisons(rows, style)] if rows else []
+        table = [draw_placed(HEADINGS, rows, row_cells, style)] if rows else []
         drawn = "\n".join([*summarize_equal(report), *table, *closing]) or "no tensors"
         lines = report_lines(report) or ["no tensors"] * (not rows)
         return [
@@ -407,10 +407,15 @@ def relabel(report: DiffReport, change: Callable[[Record], Record]) -> DiffRepor
     return replace(report, pair=replace(report.pair, a=a, b=b), comparisons=tuple(comparisons))
 
 
-def draw_comparisons(rows: Sequence[Comparison], style: display.Style) -> str:
-    """Draw the table of comparisons; shorten or move places if it is too wide."""
+def draw_placed(
+    headings: Sequence[str], rows: Sequence[Any], cells_of: Callable[..., list[str]], style: display.Style
+) -> str:
+    """Draw a table whose last column is a place, shortened or moved if too wide.
+
+    cells_of  (row, precision, whether places are short) -> its cells
+    """
     for is_short in (False, True):
-        cells = align_numbers([list(HEADINGS), *(row_cells(one, style.precision, is_short) for one in rows)])
+        cells = align_numbers([list(headings), *(cells_of(one, style.precision, is_short) for one in rows)])
         if table_width(cells) <= style.width:
             break
     above, *body = [row[:-1] for row in cells]
@@ -419,7 +424,7 @@ def draw_comparisons(rows: Sequence[Comparison], style: display.Style) -> str:
     heads, rule, *lines = display.format_table(display.TextTable(above, body), style).split("\n")
     parts = [heads, rule]
     for line, one in zip(lines, rows, strict=True):
-        place = row_cells(one, style.precision)[-1]
+        place = cells_of(one, style.precision)[-1]
         parts += [line, f"  {escaped(place)}"] if place else [line]
     return "\n".join(parts)
 

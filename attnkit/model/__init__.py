@@ -13,7 +13,7 @@ whole_models.py lists the names of whole models, which are imported lazily.
 
 The parts of the package from the bottom up, each of which imports only those above it in this list:
 
-dtypes arrays checks processor/           numbers: dtypes and shapes, arrays of other libraries, products on every core
+dtypes rounding arrays checks processor/  numbers: dtypes, rounding, shapes, arrays of other libraries, all cores
 hooks intermediates parameters slips      names: of what is computed, of what it is computed with, of mistakes
 formulas/ reference                       pure functions of arrays; the whole paper by such functions
 kernels/                                  fast paths of attention

@@ -297,7 +297,7 @@ def test_a_table_has_what_a_node_inherits_and_adds_and_the_noise_if_it_lists_all
     ]
     small = SiteRow("decoder.norm", "", 2.0, 0.5, inherited=0.0005, added=np.nan, noise=0.001)
     cells = verdict_cells(make_verdict([small], Facts("mine.npz", shows_all=True)))
-    assert cells[1] == ["decoder.norm", "2", "0.5", "noise", "–", "0.001", ""]
+    assert cells[1] == ["decoder.norm", "2", "0.5", "noise", "–", "0.001", "rounding"]
 
 
 def test_a_map_names_what_no_table_knows(tmp_path):

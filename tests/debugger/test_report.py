@@ -58,7 +58,7 @@ def test_nothing_that_differs_has_the_largest_difference():
         SiteRow("m", "missing", largest=9.0),
         SiteRow("r", "reordered", largest=0.0),
     ]
-    assert lines(*rows) == ["the same within the noise of bfloat16 (largest difference 0.0002, t)"]
+    assert lines(*rows) == ["rounding: the same within the noise of bfloat16 (largest difference 0.0002, t)"]
     assert lines() == ["nothing to compare"]
 
 
@@ -121,7 +121,7 @@ def test_figures_in_few_digits():
     report = make_verdict([SAME, row], Facts("mine.npz", shows_all=True))
     assert verdict_cells(report) == [
         ["stage", "max |a−b|", "cosine", "inherited", "added", "noise", ""],
-        ["s", "0.0001", "–", "–", "–", "–", ""],
+        ["s", "0.0001", "–", "–", "–", "–", "rounding"],
         ["a", "1.235", "0.123457", "0.046", "1.2", "0.01", "unknown"],
     ]
 

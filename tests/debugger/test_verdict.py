@@ -17,16 +17,14 @@ from attnkit.debugger.verdict import (
     SiteRow,
     compare_arrays,
     cosine,
-    excess,
     explain_dropout,
-    gap,
     nearest_value,
-    noise_floor,
     order_problems,
     rows_of_tokens,
 )
 from attnkit.model.graph.nodes import Inputs, Node
 from attnkit.model.passes.model_graph import model_graph
+from attnkit.model.rounding import excess, gap, noise_floor
 from attnkit.model.slips import Number
 from tests.registry import load_core, open_model
 

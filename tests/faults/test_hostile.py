@@ -73,6 +73,7 @@ def test_a_script_runs_nothing_but_the_commands_of_the_record(attnkit, main, ran
         "file": {"files": {text: DIGEST}},
         "digest": {"files": {"words.txt": text}},
         "beside": {"beside": text},
+        "machine": {"machine": text},
         "trace": {"command": shlex.join(["attnkit", "encode", "--model", "d", "a", "--trace", text]), "beside": text},
     }
     printed = []

@@ -10,7 +10,7 @@ from typing import Any
 
 from attnkit import callbacks, formats
 from attnkit.cli.output_format import Result
-from attnkit.cli.stage import Stage, command_line, history_entry, write_side_output
+from attnkit.cli.stage import Stage, command_line, extend_history, write_side_output
 from attnkit.cli.tool import Item
 from attnkit.errors import UsageError, suggest
 from attnkit.generation.options import is_same_file
@@ -92,7 +92,7 @@ class PipelineTrace:
         flags = [("trace", self._path), *([("trace_only", self._patterns)] if self._patterns else [])]
         command = command_line("run", [" | ".join(commands)], flags)
         before = getattr(calls[0].item, "history", []) if calls else []
-        return [*before, history_entry(command, files, self._path)]
+        return extend_history(before, command, files, self._path)
 
     def _record_calls(self, stage: Stage, number: int) -> Callable[..., Result]:
         """The call of a stage's tool, which also keeps what each call computes."""

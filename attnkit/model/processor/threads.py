@@ -1,6 +1,5 @@
 """Threads that share a queue of tasks, with BLAS limited to one thread."""
 
-import ctypes
 import os
 import threading
 from collections import deque
@@ -9,7 +8,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, TypeVar
 
-import numpy as np
+from attnkit.model.processor.machine import find_openblas
 
 Task = TypeVar("Task")
 
@@ -22,12 +21,8 @@ _local = threading.local()  # share: how many threads a call within parallel wor
 @cache
 def _openblas() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
     """Getter and setter of NumPy's BLAS thread count; None if it is not OpenBLAS."""
-    library = ctypes.CDLL(np.linalg._umath_linalg.__file__)
-    for name in ("scipy_openblas_{}_num_threads", "openblas_{}_num_threads"):
-        for ending in ("64_", ""):
-            if hasattr(library, name.format("set") + ending):
-                return getattr(library, name.format("get") + ending), getattr(library, name.format("set") + ending)
-    return None
+    threads, set_threads = find_openblas("get_num_threads"), find_openblas("set_num_threads")
+    return (threads, set_threads) if threads and set_threads else None
 
 
 @contextmanager
