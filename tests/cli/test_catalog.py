@@ -36,6 +36,7 @@ SYNTAX = {
     "gnmt:A|average:A": "gnmt:0.6",
     "input-x-gradient|integrated:N": "integrated:2",
     "length:N": "length:2",
+    "transformers|vllm|llama.cpp|NAMES": "vllm",
 }
 
 

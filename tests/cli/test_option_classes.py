@@ -41,6 +41,7 @@ Sampled = Annotated[
         top_p=typer.Option(help="keep a share"),
         min_p=typer.Option(help="keep a share of the largest"),
         seed=typer.Option(min=0, help="seed of the draw"),
+        sampling_order=typer.Option(help="which comes first"),
     ),
 ]
 
@@ -66,7 +67,7 @@ def shift(
 
 RECEIVED = []
 SHIFT, X = shift.tool, np.zeros((2, 3))
-OWN = ["first", "period", "phase_", "temperature", "top_k", "top_p", "min_p", "seed", "last"]
+OWN = ["first", "period", "phase_", "temperature", "top_k", "top_p", "min_p", "seed", "sampling_order", "last"]
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +124,7 @@ def test_the_history_has_the_options_that_differ_from_the_defaults_of_their_clas
 
 def test_the_stub_has_the_fields_as_keywords():
     stub = write_stub({"shift": describe_tool(shift)})
-    assert stub[stub.index("def shift") :].split("\n")[:13] == [
+    assert stub[stub.index("def shift") :].split("\n")[:14] == [
         "def shift(",
         "    record: TensorLike,",
         "    /,",
@@ -136,6 +137,7 @@ def test_the_stub_has_the_fields_as_keywords():
         "    top_p: float | None = None,",
         "    min_p: float | None = None,",
         "    seed: int | None = None,",
+        "    sampling_order: str | None = None,",
         "    last: int | None = None,",
     ]
     assert "    framed: bool = False," in stub and "border" not in stub
@@ -149,7 +151,7 @@ def test_the_name_of_a_class_is_a_section_of_all_its_fields():
         for title, text in sections.items()
     }
     assert flags["Wave"] == ["--period", "--phase"] and flags["Figures"] == ["--framed", "--border"]
-    assert flags["Draw"] == ["--first", "--temperature", "--top-k", "--top-p", "--min-p", "--seed"]
+    assert flags["Draw"] == ["--first", "--temperature", "--top-k", "--top-p", "--min-p", "--seed", "--sampling-order"]
     described = describe_option(SHIFT, "period", SHIFT.titles["period"])
     assert described["section"] == "Wave" and (described["type"], described["minimum"]) == ("integer", 2)
 
@@ -185,8 +187,8 @@ def sail(record: Record, *, sea: Sea) -> Record:
 
 
 def test_a_class_among_the_fields_of_a_class_stands_for_its_options():
-    names = ["depth", "period", "phase_", "temperature", "top_k", "top_p", "min_p", "seed", "salt"]
+    names = ["depth", "period", "phase_", "temperature", "top_k", "top_p", "min_p", "seed", "sampling_order", "salt"]
     assert [*sail.tool.flags] == names and sail.tool.titles["phase_"] == "Sea" and sail.tool.titles["seed"] == "Draw"
     sail(X, period=4, seed=2, salt=True)
     assert [Sea(9, Wave(4), Sampling(seed=2), True)] == RECEIVED and type(RECEIVED[0].wave) is Wave
-    assert dict(zip(names, [9, 4, 0.5, *[None] * 4, 2, True], strict=True)) == spread_options(Sea, RECEIVED[0])
+    assert dict(zip(names, [9, 4, 0.5, *[None] * 4, 2, None, True], strict=True)) == spread_options(Sea, RECEIVED[0])
