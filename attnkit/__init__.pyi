@@ -260,6 +260,7 @@ def conv(
     state_out: str | None = None,
     activation: Literal["relu", "gelu", "gelu-tanh", "quick-gelu", "silu", "tanh", "sigmoid", "identity"] = "identity",
     residual: bool = False,
+    add: TensorLike | None = None,
     keep: Sequence[str] | str = (),
     steps: bool = False,
     only: Sequence[str] | str | None = None,

@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 FAMILIES = ("albert", "bart", "bert", "bloom", "camembert", "clip", "clip_text_model", "clip_vision_model", "cohere",
             "cohere2", "deberta-v2", "deepseek_v2", "deepseek_v3", "dinov2", "dinov2_with_registers", "dinov3_vit",
             "distilbert", "electra", "eurobert", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2",
-            "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granite", "gte", "hubert", "jina_embeddings_v3", "llama",
-            "lstm", "m2m_100", "marian", "mbart", "mistral", "mixtral", "modernbert", "mpnet", "mt5", "nomic_bert",
-            "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3",
-            "qwen3_moe", "roberta", "seq2seq", "siglip", "siglip_text_model", "siglip_vision_model", "smollm3",
-            "stablelm", "t5", "transformer", "vit", "wav2vec2", "whisper", "xlm-roberta")  # fmt: skip
+            "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granite", "gte", "hubert", "jina_embeddings_v3", "lfm2",
+            "llama", "lstm", "m2m_100", "marian", "mbart", "mistral", "mixtral", "modernbert", "mpnet", "mt5",
+            "nomic_bert", "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "phi", "phi3", "qwen2", "qwen2_moe",
+            "qwen3", "qwen3_moe", "roberta", "seq2seq", "siglip", "siglip_text_model", "siglip_vision_model",
+            "smollm3", "stablelm", "t5", "transformer", "vit", "wav2vec2", "whisper", "xlm-roberta")  # fmt: skip
 SAME_AS = {  # families that differ from another by name alone
     "hubert": "wav2vec2",
 }
@@ -812,7 +812,7 @@ def read_model(family: Family, reader: ConfigReader, weights: Weights) -> tuple[
     params = Parameters(config, weights, expand_layers(config, layers))
     _check_positions(reader, config)  # of sizes that the shapes of tensors have confirmed
     if not reader.values.path:  # of a tower, the model that it belongs to does
-        has_cache = config.decoder is not None and not config.carries_states
+        has_cache = config.decoder is not None and not config.is_recurrent
         note_unread(reader, config.family, has_cache=has_cache)
     return config, params
 

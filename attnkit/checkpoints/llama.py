@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from attnkit.checkpoints.config_reader import FIELDS as USUAL
-from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.config_reader import ConfigReader, Fields
 from attnkit.checkpoints.weights import (
     Layers,
     TensorSpec,
@@ -48,18 +48,20 @@ def read_config(
     head_dim: int | None = None,
     kv_heads: int | None = None,
     tied: bool = False,
+    fields: Fields = FIELDS,
     **choices: Any,
 ) -> Config:
     """Read the configuration of a Llama, with defaults and choices of other families.
 
     eps      of all norms, whatever the file has
     theta, size, head_dim, kv_heads, tied  where the file has no such key
+    fields   of the family, whose keys state the sizes
     choices  fields of Config, in place of those of a Llama
     """
     size = raw.get_int("max_position_embeddings", size)
     has_head = stored.has("lm_head.weight") or raw.has_architecture("ForCausalLM")
     usual: dict[str, Any] = {
-        "decoder": raw.get_stack(FIELDS, head_dim=head_dim, kv_heads=kv_heads, causal=True, final_norm=True),
+        "decoder": raw.get_stack(fields, head_dim=head_dim, kv_heads=kv_heads, causal=True, final_norm=True),
         "norm": "rms",
         "norm_first": True,
         "positions": PositionConfig("rotary", size=size, rope=read_rotation(raw, size, theta)),

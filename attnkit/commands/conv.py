@@ -8,6 +8,7 @@ import typer
 from attnkit import callbacks, model, options
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
+from attnkit.errors import UsageError
 from attnkit.inputs.convolution_stage import (
     STEPS,
     Kernel,
@@ -19,7 +20,9 @@ from attnkit.inputs.convolution_stage import (
     with_state,
     without_outdated_labels,
 )
+from attnkit.inputs.mixers import apply_mixer, find_mixer
 from attnkit.model.formulas.convolution import Convolution
+from attnkit.model.intermediates import kept_names
 from attnkit.records import Array, Record
 
 Windows = Annotated[
@@ -49,7 +52,7 @@ Windows = Annotated[
             *(("stride", name) for name in ("state_in", "state_out")),
         ],
         requires=[
-            *(("filters", "size"), ("size", "filters"), ("seed", "filters"), ("layer", "model")),
+            *(("filters", "size"), ("size", "filters"), ("seed", "filters"), ("layer", "model"), ("add", "model")),
             *((name, "padding=causal") for name in ("state_in", "state_out")),
         ],
         one_of=[("params", "filters", "model")],
@@ -58,7 +61,7 @@ Windows = Annotated[
         "Kernel": "kernel",
         "Windows": "channels windows",
         "States": "state_in state_out",
-        "Results": "activation residual keep steps",
+        "Results": "activation residual add keep steps",
     },
     record_defaults=lambda flags: {"seed": flags["seed"]} if flags["filters"] is not None else {},
 )
@@ -83,7 +86,14 @@ def conv(
     ] = None,
     activation: Annotated[str, options.choice(model.ACTIVATIONS, "function of the result")] = "identity",
     residual: Annotated[bool, typer.Option(help="add x to the result, which must be as large")] = False,
-    keep: Annotated[tuple[str, ...], options.names("add these steps to the record", (*STEPS, "all"))] = (),
+    add: options.Add = None,
+    keep: Annotated[
+        tuple[str, ...],
+        options.names(
+            "add these steps to the record; gate_in, values, admitted, gate_out and released: of a short convolution",
+            (*kept_names("conv"), "all"),
+        ),
+    ] = (),
     steps: options.Steps = False,
 ) -> Record:
     """Slide a kernel over x: weigh and sum each window, and add b.
@@ -91,7 +101,8 @@ def conv(
     A kernel w (out, in, size) moves over the tokens of x (token, model), whose features are the channels; a kernel of
     two sizes moves over the rows and columns of x (row, column, channel). With --channels first x is (channel,
     position) or (channel, row, column), as in PyTorch and ONNX. Axes before these are batches. With --model a layer of
-    Whisper or wav2vec 2.0 states the kernel, how it moves, the norm and the activation. The random weights of
+    Whisper or wav2vec 2.0 states the kernel, how it moves, the norm and the activation; a layer of LFM2 is a short
+    convolution, with a gate before it, one after it, and projections of x. The random weights of
     --filters and --size are drawn from N(0, 1/inputs), without biases. With as many --groups as channels, each channel
     has a kernel of its own (depthwise). With --padding causal a text may be cut anywhere, and continued with
     --state-in.
@@ -100,6 +111,10 @@ def conv(
     Example:
       attnkit embed "The cat sat" --dim 4 | attnkit conv --filters 2 --size 3 --padding 1
     """
+    if kernel.model_ is not None and (layer := find_mixer(kernel.model_, kernel.layer, "conv")):
+        return apply_mixer(record, kernel.model_, layer, keep, steps=steps, residual=residual, add=add)
+    if add is not None:
+        raise UsageError("needs a layer that mixes the tokens of a text (decoder.0.shortconv)", "--add")
     stage = find_convolution(record["x"], kernel, windows, channels, activation, residual)
     stage = stage if state_in is None else with_state(stage, record["x"], state_in)
     callbacks.current().on_parameters(stage.weights)

@@ -212,7 +212,7 @@ def choose_tokens(
 def write_cache(cache: model.KVCache, ids: list[int], text_model: TextModel, prompt: Prompt) -> None:
     detokenizer = text_model.detokenizer
     words = detokenizer.token_strings(ids) if detokenizer.tokenizer else None
-    record = kv_cache_file.cache_record(cache, ids, words, prompt.source)
+    record = kv_cache_file.cache_record(cache, text_model.core.config, ids, words, prompt.source)
     callbacks.current().write_side_output(text_model.options.cache.cache_out or "", record)
 
 
@@ -448,7 +448,7 @@ def score_text(text_model: TextModel, prompt: Prompt) -> ScoredText:
     tracer = options.tracer()
     ids, first = tokens_to_score(prompt, options, detokenizer)
     positions_left(core.config, len(ids))
-    cache = model.new_cache(core.config) if prompt.cache is None and options.cache.cache_out else prompt.cache
+    cache = model.KVCache() if prompt.cache is None and options.cache.cache_out else prompt.cache
     past = 0 if cache is None else cache.length
     strings = detokenizer.token_strings
     tracer.begin(axis_labels(strings(ids), prompt.source), len(ids))

@@ -5,6 +5,7 @@ packed_texts      texts that are encoded together
 image_processor   images; patches: the tokens of an image; sound_inputs: samples and spectrograms
 detokenizer       ids to token strings and text
 layers            one layer of a model, or weights in a file, as the parameters of a tool; the context of a run
+mixers            a layer of a model that mixes tokens and carries a state, as a stage
 torch_parameters  the names and layouts of PyTorch's modules
 operands          one tensor of a record, with its mask as keys
 padding           the padding of a batch; source_states: the last states of a recurrent encoder

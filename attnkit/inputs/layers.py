@@ -11,7 +11,7 @@ import typer
 from attnkit import callbacks, formats, model, options
 from attnkit.errors import AttnkitWarning, DataError, UsageError, counted, suggest, with_article
 from attnkit.inputs import intermediates, padding
-from attnkit.model.parameters import ATTENTION, FFN, is_layer_of
+from attnkit.model.parameters import ATTENTION, FFN, MIXERS, is_layer_of, last_part, tool_of
 from attnkit.model.processor.products import FIXED, PLAIN, Products
 from attnkit.records import Array, Record, Tensor, join_names
 
@@ -81,7 +81,8 @@ def find_layer(checkpoint: "Checkpoint", layer: str | None, tool: str) -> str:
     Without a name, the embedding or the positions of the first stack. UsageError names the closest layers.
     """
     config = checkpoint.config
-    others = {step.layer for stack in config.stacks for step in config.plan(stack) if step.op != tool}
+    steps = [step for stack in config.stacks for step in config.plan(stack)]
+    others = {step.layer for step in steps if tool not in (step.op, tool_of(step.layer) * (step.op in MIXERS))}
     mine = [name for name in checkpoint.layers() if is_layer_of(name, tool) and name not in others]
     mine = recurrent_layers(checkpoint) if tool == "rnn" else mine
     if layer is None and tool in ("embed", "posenc"):
@@ -94,6 +95,15 @@ def find_layer(checkpoint: "Checkpoint", layer: str | None, tool: str) -> str:
             raise UsageError(f"{layer} is not a layer for {tool}{suggest(layer, mine)}", "--layer")
         raise UsageError(f"the model has no layer {layer!r}{suggest(layer, mine)}", "--layer")
     return layer
+
+
+def find_step(layer: str, tool: str) -> "Step":
+    """The step of a layer that a tool computes, without its residual.
+
+    >>> find_step("decoder.0.shortconv", "conv").op, find_step("encoder.conv1", "conv").op
+    ('shortconv', 'conv')
+    """
+    return model.Step(MIXERS.get(last_part(layer), tool), layer)
 
 
 def linear_weights(

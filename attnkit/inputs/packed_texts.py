@@ -127,7 +127,7 @@ def pool_separately(encoded: encoding.Encoding, normalize: bool, dtype: str | No
     from attnkit.model.processor.threads import run_parallel
 
     core, texts = encoded.core, encoding.split_batch(encoded) if encoded.pool != "none" else []
-    if not texts or core.engine or core.config.carries_states:
+    if not texts or core.engine or core.config.is_recurrent:
         return None
     vectors: dict[int, tuple[Array, str]] = {}
 

@@ -1,5 +1,6 @@
 """The cost of a model by its configuration: the sum over the nodes of its graph."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -115,7 +116,7 @@ def generation_passes(config: Config, prompt: int, steps: int, texts: int) -> It
 
     if not steps:
         return
-    if config.carries_states:
+    if config.is_recurrent:
         yield Passes(texts, steps, steps, prompt, heads=steps)
     elif keeps_cache(config, prompt, prompt + steps):
         yield Passes(texts, steps, steps, prompt, is_incremental=True, heads=steps)
@@ -171,7 +172,7 @@ def count_step(model: ModelShapes, step: Step, passes: Passes, frames: int = 0) 
     sizes, core, inputs = (passes.texts, passes.tokens), as_core(model), make_inputs(model, passes)
     alone = step if step.adds_residual != "concat" else step._replace(adds_residual="")  # it copies numbers
     nodes = [*build_steps(core, inputs, [alone], "x", "memory", sizes)]
-    if model.config.carries_states:
+    if model.config.is_recurrent:
         return count_nodes(recurrent_order(nodes), model, passes)
     if frames:
         nodes = [node._replace(shape=(passes.texts, frames, node.shape[-1])) for node in nodes]
@@ -338,20 +339,25 @@ def count_cache(model: ModelShapes, tokens: int, source: int = 0, texts: int = 1
     Layers with a window keep all tokens.
     """
     config = model.config
-    if config.carries_states:
+    held = count_states(config)
+    if config.is_recurrent:
         recurrent = as_recurrent(config)
-        has_cells, states = recurrent.recurrent_stack("decoder").has_cell_state, recurrent.state_widths().items()
-        held = sum(width * (1 + (has_cells and name.endswith(".rnn"))) for name, width in states)
         attended = sum(recurrent.cross_widths()) if recurrent.decoding.score != "none" else 0
         return texts * (held + source * attended)
     of = [rules for layer, rules in config.attention_rules.items() if layer.startswith("decoder.")]
-    return sum(texts * (source if one.is_cross else tokens) * one.kv_heads * sum(head_widths(one)) for one in of)
+    each = sum((source if one.is_cross else tokens) * one.kv_heads * sum(head_widths(one)) for one in of)
+    return texts * (held + each)
+
+
+def count_states(config: Config) -> int:
+    """Numbers of the states of the layers of a text, after any number of tokens."""
+    return sum(math.prod(sizes.values()) for parts in config.states.values() for sizes in parts.values())
 
 
 def count_least_cache(model: ModelShapes, tokens: int, source: int = 0, texts: int = 1) -> int:
     """Numbers that suffice: keys in a window, or latents of latent attention."""
     of = [rules for layer, rules in model.config.attention_rules.items() if layer.startswith("decoder.")]
-    total = 0
+    total = texts * count_states(model.config)
     for rules in of:
         kept = source if rules.is_cross else tokens if rules.window[0] < 0 else min(tokens, rules.window[0] + 1)
         latent = rules.latent
@@ -564,7 +570,7 @@ def count_held(model: ModelShapes, run: Workload) -> dict[str, int]:
     source = source_tokens(config, run.tokens)
     read = (1 if config.encoder and run.generate else run.tokens) + max(run.generate - 1, 0)
     cache = count_cache(model, read, source, run.batch)
-    if config.carries_states:
+    if config.is_recurrent:
         return {"cache": cache}
     least = count_least_cache(model, read, source, run.batch)
     return {"cache": cache} | ({"least_cache": least} if least < cache else {})

@@ -13,6 +13,7 @@ from attnkit.inputs import layers, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer
 from attnkit.model.dtypes import quiet
 from attnkit.model.formulas.norms import layer_norm, rms_norm
+from attnkit.model.parameters import MIXERS
 from attnkit.records import Array, Record, Tensor, join_names, row_labels
 from attnkit.tokenizers import PADDING, Tokens
 
@@ -206,7 +207,7 @@ def attribute_logit(
     is needed.
     """
     core, stack = layers.core_model(checkpoint), find_stack(checkpoint)
-    if core.config.carries_states:
+    if core.config.is_recurrent:
         problem = f"this {core.config.family} model is recurrent: the states of its layers are not added up"
         raise UsageError(problem, "--direct")
     if core.config.logit_softcap:
@@ -262,7 +263,7 @@ def decompose_state(core: "model.Model", stack: str, record: Record, at: tuple[i
 
     for step in core.config.plan(stack):
         params = core.params.get(step.layer, {})
-        if step.op == "ffn" or step.attends:
+        if step.op == "ffn" or step.attends or step.op in MIXERS.values():
             if step.op != "attend" or by == "layer":
                 branch = {step.layer: read_token(record, f"{step.layer}.output", at, (core.config.width,))}
             else:

@@ -58,7 +58,7 @@ def model_facts(checkpoint: "Checkpoint") -> list[Fact]:
     """The facts of a model in order."""
     config = checkpoint.config
     rows = {"family": config.family, **file_facts(checkpoint)}
-    rows |= recurrent_facts(as_recurrent(config)) if config.carries_states else transformer_facts(checkpoint)
+    rows |= recurrent_facts(as_recurrent(config)) if config.is_recurrent else transformer_facts(checkpoint)
     rows |= {
         "vector": VECTORS.get(getattr(config, "vector_pooling", ""), ""),
         "vector width": str(getattr(config, "vector_width", 0) or ""),

@@ -259,7 +259,7 @@ def stage_line(config: Config, folder: str, step: Step) -> str:
     "attnkit layernorm --model 'my model' --layer decoder.norm"
     """
     stack = model.parse_layer_name(step.layer)[0]
-    words = ["attnkit", step.op, "--model", folder]
+    words = ["attnkit", tool_of(step.layer), "--model", folder]
     if step.op not in ("embed", "posenc") or stack != config.stacks[0]:
         words += ["--layer", step.layer]
     words += ["--memory", MEMORY] if config.needs_memory(step) else []

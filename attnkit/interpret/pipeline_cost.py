@@ -26,7 +26,7 @@ from attnkit.interpret.stage_calls import StageCall
 from attnkit.interpret.stage_nodes.networks import network_nodes
 from attnkit.interpret.summary_cost import count_summary
 from attnkit.interpret.tracer import Tracer
-from attnkit.model import Array, Config, Step
+from attnkit.model import Array, Config
 from attnkit.model.attention import text_lengths
 from attnkit.model.config import AttentionRules
 from attnkit.model.formulas.dense_attention import AttentionOptions
@@ -112,7 +112,8 @@ def count_layer(call: StageCall, tool: str, x: Array, **options: Any) -> Iterato
     tool  its operation; options: of the pass
     """
     layer = layers.find_layer(call.values["model_"], call.values["layer"], tool)
-    return strip_layer(count_step(layer_shapes(call), Step(tool, layer), passes_of(x, **options)), layer)
+    step = layers.find_step(layer, tool)
+    return strip_layer(count_step(layer_shapes(call), step, passes_of(x, **options)), layer)
 
 
 def count_whole(call: StageCall, *nodes: Node, parameters: Mapping[str, Array] | None = None) -> list[Cost]:
@@ -234,6 +235,9 @@ def count_conv(call: StageCall) -> Iterable[Cost]:
     """
     x, y = call.before["x"], call.result["x"]
     stage = call.prepared
+    if isinstance(stage, layers.LayerOperands):
+        yield from with_addends(call, count_layer(call, "conv", x))
+        return
     own = sum(one.size for one in stage.weights.values())
     each = ("b" in stage.weights) + (stage.activation != "identity")
     inner = math.prod(stage.weights["w"].shape[1:])

@@ -57,7 +57,7 @@ class Scored(NamedTuple):
     @property
     def is_causal(self) -> bool:
         config = self.core.config
-        return config.stack(config.stacks[0]).causal or (config.carries_states and config.encoder is None)
+        return config.stack(config.stacks[0]).causal or (config.is_recurrent and config.encoder is None)
 
     @property
     def is_cached(self) -> bool:

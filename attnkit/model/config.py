@@ -15,6 +15,8 @@ STACK.N.relative   wq, wk (D, H*K), bq, bk: their projections, unless these are 
 STACK.N.self       wq (D, H*K), wk, wv (D, G*K), wo (H*K, D), bq, bk, bv, bo; gamma_q, gamma_k, beta_q, beta_k: norms of
                    queries and keys; sinks (H,)
 STACK.N.cross      the same, over the memory
+STACK.N.shortconv  of a short convolution in place of self-attention: wb, wc, wx (D, D), the gates before and after it
+                   and what it reads, w (K, D), wo (D, D), and the biases bb, bc, bx, b, bo (D,)
 STACK.N.ffn        w1 (D, F), b1, w2 (F, D), b2, w3 (D, F), b3
                    latent attention: wq_latent (D, Q), wkv_latent (D, R), gamma_q_latent, gamma_kv_latent, and wk_rotary
                    (D, P) of the key that all heads share; wq reads the latent of queries, wk and wv that of keys
@@ -44,7 +46,7 @@ from attnkit.model.formulas.experts import ExpertConfig
 from attnkit.model.formulas.norms import QueryKeyNorm
 from attnkit.model.formulas.spectrogram import Spectrogram
 from attnkit.model.formulas.time_tokens import TimeTokens
-from attnkit.model.parameters import LATENT, LAYERS, TOOLS
+from attnkit.model.parameters import LATENT, LAYERS, MIXERS, TOOLS
 
 
 @dataclass(frozen=True)
@@ -262,6 +264,7 @@ class StackConfig:
 
     windows     for each layer the number of keys before a query that it may attend to, and after it unless causal;
                 -1 for all; () for no limits
+    mixers      for each layer the part that mixes its tokens, of MIXERS in parameters.py; () for attention
     first_norm  whether there is a norm before the first sub-layer of all, with norm_first
     """
 
@@ -275,6 +278,7 @@ class StackConfig:
     cross: bool = False
     final_norm: bool = False
     windows: tuple[int, ...] = ()
+    mixers: tuple[str, ...] = ()
     first_norm: bool = True
 
 
@@ -379,6 +383,7 @@ class Config:
     latent        of latent attention; None: queries, keys and values are projected directly
     experts       of mixtures of experts in place of feed-forward networks; None: there are none
     ffn_limit     see `limit` of feed_forward; 0 is off
+    taps          tokens that a short convolution reads, its own included
     softcap, logit_softcap   c: scores, or logits, become c tanh(s/c); 0 is off
     head_activation  after head.dense; "": as activation
     embed_width   of embeddings that a projection maps to width, before positions are added (projects_first) or after;
@@ -424,6 +429,7 @@ class Config:
     latent: LatentConfig | None = None
     experts: ExpertConfig | None = None
     ffn_limit: float = 0.0
+    taps: int = 0
     embed_width: int = 0
     projects_first: bool = False
     head_width: int = 0
@@ -602,7 +608,7 @@ class Config:
             "embedding": self.embed_width,
             "position": self.position_count(stack_name) + positions.first,
             "window": cut.window if cut else 0,
-            "place": cut.size if cut else 0,
+            "place": cut.size if cut else self.taps,
             "bucket": positions.buckets,
             "distance": 2 * positions.buckets,
             "head": stack.heads,
@@ -641,9 +647,37 @@ class Config:
         return not is_shared and (self.decoder is None or parse_layer_name(layer)[0] == "encoder")
 
     @property
-    def carries_states(self) -> bool:
-        """Whether layers carry states from token to token, not keys and values."""
+    def is_recurrent(self) -> bool:
+        """Whether all layers are recurrent, without keys and values of their tokens."""
         return False
+
+    def mixer(self, stack: str, number: int) -> str:
+        """The part of a layer that mixes its tokens, a key of MIXERS.
+
+        >>> small = StackConfig(2, 2, 8, 1, 4, mixers=("shortconv", "self"))
+        >>> [Config("lfm2", 8, decoder=small).mixer("decoder", number) for number in range(2)]
+        ['shortconv', 'self']
+        """
+        mixers = self.stack(stack).mixers
+        return mixers[number] if mixers else "self"
+
+    @cached_property
+    def states(self) -> dict[str, dict[str, dict[str, int]]]:
+        """What layers of the decoder keep of earlier tokens beside keys and values.
+
+        The sizes of the axes of each part, without a batch, by the layer and the name of the part: see STATES.
+
+        >>> small = StackConfig(2, 2, 8, 1, 4, mixers=("shortconv", "self"))
+        >>> Config("lfm2", 8, decoder=small, taps=3).states
+        {'decoder.0.shortconv': {'window': {'token': 2, 'model': 8}}}
+        """
+        mixers = [self.mixer("decoder", number) for number in range(self.decoder.layers)] if self.decoder else []
+        return {f"decoder.{number}.{one}": STATES[one](self) for number, one in enumerate(mixers) if one in STATES}
+
+    @property
+    def carries_states(self) -> bool:
+        """Whether layers keep states of all earlier tokens, which cannot be cut to fewer."""
+        return bool(self.states)
 
     @property
     def source_states(self) -> "SourceStates | None":
@@ -699,7 +733,7 @@ class SourceStates(NamedTuple):
 class Step(NamedTuple):
     """One operation of a forward pass, with the parameters of one layer.
 
-    op              the tool: embed, conv, posenc, layernorm, linear, attend, ffn or rnn
+    op              a row of GROUPS: embed, conv, posenc, layernorm, linear, attend, shortconv, ffn or rnn
     adds_residual   "input": its input is added to its result; "saved": the input that a step before it saved; "": no;
                     "concat": its input is put beside its result, along the last axis
     saves_residual  whether its input is saved for the residual after a later step
@@ -803,7 +837,10 @@ def find_attention_rules(config: Config, layer: str) -> AttentionRules:
     )
 
 
-SUBLAYERS = ("self", "cross", "ffn")
+# a mixer -> the parts of the state that its layer carries, as `Config.states` has them
+STATES: Mapping[str, Callable[[Config], dict[str, dict[str, int]]]] = {
+    "shortconv": lambda config: {"window": {"token": config.taps - 1, "model": config.width}},
+}
 
 
 def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
@@ -813,12 +850,13 @@ def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
     >>> [step.layer for step in layer_steps(Config("bert", 2, encoder=small), "encoder", 0)]
     ['encoder.0.self', 'encoder.0.norm1', 'encoder.0.ffn', 'encoder.0.norm2']
     """
-    parts = [part for part in SUBLAYERS if part != "cross" or config.stack(stack).cross]
+    mixer = config.mixer(stack, number)
+    parts = [mixer, *["cross"] * config.stack(stack).cross, "ffn"]
     name, steps = f"{stack}.{number}", list[Step]()
     for order, part in enumerate(parts, start=1):
         is_branch = config.parallel and order > 1
         norm = Step("layernorm", f"{name}.norm{order}", saves_residual=not is_branch, reads_saved=is_branch)
-        work = Step(TOOLS[part], f"{name}.{part}")
+        work = Step(MIXERS.get(part, TOOLS[part]), f"{name}.{part}")
         has_norm = config.norm_first and not (number == 0 and order == 1 and not config.stack(stack).first_norm)
         if config.norm_output:
             result = Step("layernorm", f"{name}.output_norm{order}", "saved", scale=config.residual_scale)

@@ -36,6 +36,16 @@ class Later:
         return _import(self.module, self.name)(*args)
 
 
+@dataclass(frozen=True)
+class ByNodes(Later):
+    """A step that a function of graph/steps.py computes by the nodes of a builder."""
+
+    way: str
+
+    def __call__(self, *args: Any) -> Any:
+        return _import("graph.steps", self.way)(_import(self.module, self.name), *args)
+
+
 @cache
 def _import(module: str, name: str) -> Any:
     return getattr(import_module(f"attnkit.model.{module}"), name)
@@ -88,6 +98,11 @@ GROUPS: Mapping[str, Group] = {
         vjp=Later("backward.layer_vjps", "attention_vjp"),
         nodes=Later("graph.attention", "build_attention"),
         is_packed=True,
+    ),
+    "shortconv": Group(
+        kernel=ByNodes("graph.short_convolution", "build_short_convolution", "run_nodes"),
+        vjp=ByNodes("graph.short_convolution", "build_short_convolution", "nodes_vjp"),
+        nodes=Later("graph.short_convolution", "build_short_convolution"),
     ),
     "ffn": Group(
         kernel=Later("layers.networks", "apply_network"),

@@ -87,6 +87,11 @@ INTERMEDIATES: dict[str, dict[str, Intermediate]] = {
         "windows": Intermediate(None),
         "convolved": Intermediate(None, "windows W + b"),
         "normalized": Intermediate(None, "norm(convolved)"),
+        "gate_in": Intermediate(None, "x W_B", is_step=False),
+        "gate_out": Intermediate(None, "x W_C", is_step=False),
+        "values": Intermediate(None, "x W_X", is_step=False),
+        "admitted": Intermediate(None, "gate_in · values", is_step=False),
+        "released": Intermediate(None, "gate_out · convolved", is_step=False),
     },
     "mel": {
         "frames": Intermediate(("frame", "sample"), "the samples around each step of --hop"),

@@ -1,4 +1,4 @@
-"""The KV cache: keys and values of earlier tokens, or the states after them."""
+"""The KV cache: keys and values of earlier tokens, and the states after them."""
 
 from collections.abc import Callable, Iterator
 
@@ -10,27 +10,40 @@ from attnkit.model.dtypes import Array
 from attnkit.model.formulas.recurrent_cells import State, map_state
 
 Pair = tuple[Array, Array]
+Parts = tuple[Array, ...] | State  # what a layer keeps of all earlier tokens, each part with a batch axis
 INITIAL = 64  # positions that a new buffer has; a full one doubles
 
 
 class KVCache:
-    """Keys and values (..., G, S, K) of every attention layer, memory included.
+    """What the layers of a decoder keep of earlier tokens.
+
+    Keys and values (..., G, S, K) of a layer of attention grow with the tokens; those of a memory do not. A state of
+    another layer, parts (B, ...), is replaced. It cannot be cut to fewer tokens.
 
     >>> cache, two = KVCache(), np.ones((1, 2, 4))
     >>> _ = cache.append("decoder.0.self", two, two)
     >>> keys, values, past = cache.append("decoder.0.self", two, two)
     >>> keys.shape, past
     ((1, 4, 4), 2)
+    >>> cache.advance("decoder.1.shortconv", (np.array([[3.0, 4.0]]),), 4)
+    >>> cache.reorder(np.array([0, 0]))
+    >>> cache.states["decoder.1.shortconv"][0].tolist(), cache.length
+    ([[3.0, 4.0], [3.0, 4.0]], 4)
     """
 
     def __init__(self) -> None:
         self._buffers: dict[str, Pair] = {}
-        self._lengths: dict[str, int] = {}
+        self._lengths: dict[str, int] = {}  # tokens that each layer has read
+        self.states: dict[str, Parts] = {}
 
     @property
     def length(self) -> int:
-        """The number of tokens that every self-attention layer has."""
-        return min((size for layer, size in self._lengths.items() if layer.endswith("self")), default=0)
+        """The number of tokens that all layers have read; a memory is not counted."""
+        return min((size for layer, size in self._lengths.items() if not layer.endswith("cross")), default=0)
+
+    def advance(self, layer: str, state: Parts, tokens: int) -> None:
+        """Replace the state of a layer by that after some more tokens."""
+        self.states[layer], self._lengths[layer] = state, self._lengths.get(layer, 0) + tokens
 
     def append(self, layer: str, k: Array, v: Array) -> tuple[Array, Array, int]:
         """Append keys and values; return all of the layer, and the number of earlier ones."""
@@ -67,9 +80,18 @@ class KVCache:
         """Replace row i of the batch by row rows[i]."""
         for layer, (k, v) in self._buffers.items():
             self._buffers[layer] = k[rows], v[rows]
+        for layer, state in self.states.items():
+            self.states[layer] = _take_rows(state, rows)
 
     def __iter__(self) -> Iterator[tuple[str, Pair]]:
+        """The layers with keys and values, and these."""
         return ((layer, self.get(layer)) for layer in self._buffers)
+
+
+def _take_rows(state: Parts, rows: Array) -> Parts:
+    if isinstance(state, State):
+        return map_state(lambda part: part[rows], state)
+    return tuple(part[rows] for part in state)
 
 
 def _new_buffer(like: Array, positions: int) -> Array:
@@ -80,34 +102,3 @@ def _grow(buffer: Array, used: int, needed: int) -> Array:
     wider = _new_buffer(buffer, max(needed, 2 * buffer.shape[-2]))
     wider[..., :used, :] = buffer[..., :used, :]
     return wider
-
-
-class StateCache(KVCache):
-    """States (B, P) and (B, H) of recurrent layers, and keys and values of the memory.
-
-    >>> cache = StateCache()
-    >>> cache.set_state("decoder.0.rnn", State(np.array([[1.0], [2.0]])), 3)
-    >>> cache.reorder(np.array([1, 1]))
-    >>> cache.states["decoder.0.rnn"].hidden.ravel().tolist(), cache.length
-    ([2.0, 2.0], 3)
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.states: dict[str, State] = {}
-        self._tokens = 0
-
-    @property
-    def length(self) -> int:
-        """The number of tokens that the states have read."""
-        return self._tokens
-
-    def set_state(self, layer: str, state: State, tokens: int) -> None:
-        """Set the state of a layer after a number of tokens."""
-        self.states[layer], self._tokens = state, tokens
-
-    def reorder(self, rows: Array) -> None:
-        """Replace row i of the batch by row rows[i]."""
-        super().reorder(rows)
-        for layer, state in self.states.items():
-            self.states[layer] = map_state(lambda part: part[rows], state)

@@ -18,7 +18,7 @@ TOOLS = {
     **dict.fromkeys(("self", "cross", "bias", "relative"), "attend"),
     **dict.fromkeys(("ffn", "expert", "shared", "readout", "bridge", "bridge_cell"), "ffn"),
     **dict.fromkeys(("projection", "scale1", "scale2"), "linear"),
-    **dict.fromkeys((*CONVOLUTIONS, "position_conv"), "conv"),
+    **dict.fromkeys((*CONVOLUTIONS, "position_conv", "shortconv"), "conv"),
     "rnn": "rnn",
     **dict.fromkeys(
         ("norm", "embed_norm", "feature_norm", "norm1", "norm2", "norm3", "output_norm1", "output_norm2"), "layernorm"
@@ -26,6 +26,7 @@ TOOLS = {
     **dict.fromkeys(("pooler", "vector"), "encode"),
     **dict.fromkeys(("head", "head.dense", "head.norm"), "decode"),
 }
+MIXERS = {"self": "attend", "shortconv": "shortconv"}  # what mixes the tokens of a layer -> the operation of its step
 # layers whose parameters a tool reads with those of another layer
 SHARED = ("bias", "relative", "pooler", "vector", "head.dense", "head.norm")
 
@@ -101,6 +102,9 @@ OWN: dict[str, dict[str, Axes]] = {
     "projection": {"w": ("embedding", "model"), "b": ("model",)},
     **dict.fromkeys(CONVOLUTIONS, CONVOLUTION),
     "position_conv": CONVOLUTION | {"g": ("place",)},
+    "shortconv": {"w": ("place", "model"), "b": ("model",)}
+    | {f"w{letter}": ("model", "model") for letter in "bcxo"}
+    | {f"b{letter}": ("model",) for letter in "bcxo"},
     "scale1": {"w": ("model",)},
     "scale2": {"w": ("model",)},
     "cross": {"w": ("model", "source model")},

@@ -13,6 +13,7 @@ head             w (R, N), b
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import cast
 
 from attnkit.errors import UsageError, with_article
@@ -89,9 +90,25 @@ class RecurrentConfig(Config):
     decoding: DecoderConfig = field(default_factory=DecoderConfig)
 
     @property
-    def carries_states(self) -> bool:
+    def is_recurrent(self) -> bool:
         """True: there are no keys of self-attention."""
         return True
+
+    @cached_property
+    def states(self) -> dict[str, dict[str, dict[str, int]]]:
+        """The parts of the states of the decoder after a token, by layer.
+
+        >>> RecurrentConfig("lstm", 4, decoder=RecurrentStack(1, 1, 4, 1, 4, vocab=9, widths=(4,))).states
+        {'decoder.0.rnn': {'state': {'model': 4}, 'cell': {'model': 4}}}
+        """
+        if self.decoder is None:
+            return {}
+        stack = self.recurrent_stack("decoder")
+        states = {}
+        for number, width in enumerate(stack.widths):
+            parts = ("state", *("cell",) * stack.has_cell_state)
+            states[f"decoder.{number}.rnn"] = {part: {"model": width} for part in parts}
+        return states | ({"decoder.readout": {"state": {"model": self.width}}} if self.decoding.input_feeding else {})
 
     @property
     def source_states(self) -> SourceStates | None:
@@ -171,15 +188,6 @@ class RecurrentConfig(Config):
         decoder = self.recurrent_stack("decoder")
         attended = 0 if self.decoding.score == "none" else self.memory_width
         return decoder.output_width(-1) + attended + (decoder.embedding if self.decoding.asks_before else 0)
-
-    def state_widths(self) -> dict[str, int]:
-        """Widths of the states of a decoder after a token, by layer.
-
-        >>> RecurrentConfig("lstm", 4, decoder=RecurrentStack(1, 1, 4, 1, 4, vocab=9, widths=(4,))).state_widths()
-        {'decoder.0.rnn': 4}
-        """
-        widths = {f"decoder.{number}.rnn": one for number, one in enumerate(self.recurrent_stack("decoder").widths)}
-        return widths | ({"decoder.readout": self.width} if self.decoding.input_feeding else {})
 
     def cross_widths(self) -> tuple[int, int]:
         """Widths of the keys and values that a cache holds of the memory."""

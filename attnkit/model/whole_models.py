@@ -14,7 +14,7 @@ from attnkit.model.config import (
 from attnkit.model.kernels.tiled_attention import tiled_attention, merge_partial_attention
 from attnkit.model.kernels.weight_stats import weight_rows, weight_stats, weight_topk
 from attnkit.model.passes.output_head import head_logits, pool_by_probe, pool_first
-from attnkit.model.kv_cache import KVCache, StateCache
+from attnkit.model.kv_cache import KVCache
 from attnkit.model.formulas.recurrent_cells import State
 from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.formulas.pooling import POOLINGS, dense, first_token, l2_normalize, mean_pool
@@ -33,7 +33,7 @@ from attnkit.model.formulas.loss import (
     negative_log_likelihood,
     target_probabilities,
 )
-from attnkit.model.passes.incremental_decoder import CachedDecoder, cacheable, new_cache
+from attnkit.model.passes.incremental_decoder import CachedDecoder, cacheable
 from attnkit.model.passes.beams import LENGTH_PENALTIES, BeamsInfo, beam_search
 from attnkit.model.passes.generation import (
     GeneratedText,

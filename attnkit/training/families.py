@@ -147,7 +147,7 @@ def stated_sizes(path: str) -> Values:
     stack = config.stack(config.stacks[-1])
     sizes: Values = dict.fromkeys(("heads", *CHOICES, *SIDES))
     sizes |= {"family": raw["model_type"], "layers": stack.layers, "dim": config.width, "hidden": stack.hidden}
-    if not config.carries_states:
+    if not config.is_recurrent:
         sides = {"size": config.patches.height, "patch": config.patches.patch_height} if config.patches else {}
         return sizes | {"heads": stack.heads} | sides
     recurrent = as_recurrent(config)

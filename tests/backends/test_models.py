@@ -19,7 +19,7 @@ from attnkit.backends.jax.engine import JaxEngine
 from attnkit.backends.jax.program import is_head_seen, is_seen
 from attnkit.model import RecurrentConfig
 from attnkit.model.formulas.activations import ACTIVATIONS
-from attnkit.model.passes.model_graph import is_traced
+from attnkit.model.graph.nodes import is_traced
 from tests import registry
 from tests.drawing import assert_near
 from tests.registry import COPIES, REGISTRY, make_batch, shallow
@@ -128,7 +128,7 @@ def test_the_engine_asks_a_hook_for_the_intermediates_of_numpy(name):
     """Those of every step and of the head, whose values are not computed."""
     one, asked, known = registry.load_core(name), [], []
     config = one.config
-    if config.carries_states:
+    if config.is_recurrent:
         pytest.skip("a pass with a hook shows all of them")
     stack = config.stacks[0]
     steps, first = config.plan(stack), make_batch(config).first(stack, config)

@@ -143,13 +143,14 @@ def test_a_cache_as_a_record():
     cache = model.KVCache()
     cache.set("decoder.0.self", np.ones((1, 2, 3)), np.zeros((1, 2, 3)))
     cache.set("decoder.0.cross", np.ones((1, 4, 3)), np.zeros((1, 4, 3)))
-    record = cache_record(cache, [5, 6, 7], ["a", "b", "c"], ["u", "v", "w", "x"])
+    config = Config("t5", 3)
+    record = cache_record(cache, config, [5, 6, 7], ["a", "b", "c"], ["u", "v", "w", "x"])
     assert [record[f"decoder.0.{part}.key"].shape for part in ("self", "cross")] == [(1, 1, 2, 3), (1, 1, 4, 3)]
     assert record.axes_of("decoder.0.self.value") == ("batch", "head", "key", "head_dim")
     assert record.axes_of("decoder.0.cross.key") == ("batch", "head", "source", "head_dim")
     assert record.labels == {"token": ["a", "b", "c"], "key": ["a", "b"], "source": ["u", "v", "w", "x"]}
-    assert record["ids"].dtype == cache_record(cache, [], None)["ids"].dtype == np.int64
-    assert cache_record(cache, [5], None).labels == {}
+    assert record["ids"].dtype == cache_record(cache, config, [], None)["ids"].dtype == np.int64
+    assert cache_record(cache, config, [5], None).labels == {}
 
 
 MEMORY = np.zeros((2, 5))

@@ -224,8 +224,8 @@ def test_a_memory_without_the_states_of_its_encoder_is_refused(tmp_path: Path) -
 ])  # fmt: skip
 def test_states_that_are_no_cache_are_named(tmp_path, changes, more, problem):
     config = open_checkpoint(str(write_recurrent("lstm", tmp_path / "model"))).config
-    states = {f"{layer}.{part}": np.ones((1, width))
-              for layer, width in config.state_widths().items() for part in ("state", "cell")}  # fmt: skip
+    states = {f"{layer}.{part}": np.ones((1, *axes.values()))
+              for layer, parts in config.states.items() for part, axes in parts.items()}  # fmt: skip
     tensors = {"ids": np.array([1, 2, 3]), "position": np.array(3)} | states | changes
     given = {name: array for name, array in tensors.items() if array is not None}
     if problem:
@@ -236,6 +236,6 @@ def test_states_that_are_no_cache_are_named(tmp_path, changes, more, problem):
     cache, words = read_cache(given, config, "float32", more)
     assert (cache.length, words) == (int(given["position"]), [1, 2, 3])
     assert all(part.dtype == np.float32 for state in cache.states.values() for part in state)
-    record = cache_record(cache, words, ["a", "b", "c"])
+    record = cache_record(cache, config, words, ["a", "b", "c"])
     assert record.labels == {"token": ["a", "b", "c"], "key": []} and record["position"] == cache.length
     assert {*record} == {*given} and record.axes_of("decoder.0.rnn.cell") == ("batch", "model")

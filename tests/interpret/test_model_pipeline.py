@@ -63,7 +63,7 @@ def test_the_printed_pipeline_has_the_bits_of_the_model(name, tmp_path):
     batch = make_batch(config).alone(0)
     for stack in config.stacks:
         x, kept, steps = batch.first(stack, config)[0], {}, config.plan(stack)
-        hook = model.no_hook if config.carries_states else lambda name: lambda array: kept.setdefault(name, array)  # noqa: B023
+        hook = model.no_hook if config.is_recurrent else lambda name: lambda array: kept.setdefault(name, array)  # noqa: B023
         context = model.Context(hook=hook, **known)
         last = model.run(core, steps, x, context)
         if name in NAMES:

@@ -49,7 +49,7 @@ from attnkit.model.formulas.dense_attention import MultiHeadOptions
 from attnkit.model.formulas.pooling import require_last_tokens
 from attnkit.model.formulas.positions import token_positions
 from attnkit.model.hooks import Hook, no_hook
-from attnkit.model.kv_cache import KVCache, StateCache
+from attnkit.model.kv_cache import KVCache
 from attnkit.model.passes.incremental_decoder import CachedDecoder, keeps_cache
 from attnkit.model.passes.output_head import real_places
 
@@ -399,6 +399,7 @@ class CompiledDecoder(CachedDecoder):
         self._engine, self._past = engine, self._cache.length
         self._memory_length = memory_length(self._cache)  # without padding
         self._capacity = 0
+        self._has_keys = any(layer.endswith(".self") for layer in model.config.attention_rules)
         dtype = context.get("dtype")
         self._dtype, _ = engine.dtypes(model, self.steps[0], np.zeros((1, 1), np.int64), dtype)
 
@@ -460,16 +461,17 @@ class CompiledDecoder(CachedDecoder):
         return to_numpy(logits[:rows], wide_dtype(self._dtype))
 
     def _make_room(self, places: int, rows: int) -> None:
-        """Make the caches large enough; those of recurrent layers never grow."""
-        if places <= self._capacity or (self._capacity and isinstance(self._cache, StateCache)):
+        """Make the caches large enough; states never grow."""
+        if places <= self._capacity or (self._capacity and not self._has_keys):
             return
         is_first, self._capacity = not self._capacity, max(LEAST, 1 << (places - 1).bit_length())
         if is_first:
             sizes = Sizes(True, capacity=self._capacity)
             self._caches = self._engine.spread(read_caches(self._cache, sizes, self._dtype), rows)
             return
-        for layer, (k, v) in self._caches.items():
+        for layer, pair in self._caches.items():
             if layer.endswith(".self"):
+                k, v = pair
                 room = [(0, 0)] * (k.ndim - 2) + [(0, self._capacity - k.shape[-2]), (0, 0)]
                 self._caches[layer] = jnp.pad(k, room), jnp.pad(v, room)
 

@@ -24,9 +24,9 @@ from attnkit.model.config import Step
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, is_float
 from attnkit.model.formulas.recurrent_cells import State
+from attnkit.model.graph.nodes import is_traced
 from attnkit.model.hooks import no_hook
 from attnkit.model.intermediates import SQUARE
-from attnkit.model.passes.model_graph import is_traced
 
 Arrays = dict[str, Any]
 Program = Callable[[Any, Arrays, See, Kernel], Arrays]  # (parameters, inputs, see, kernel) -> results by name

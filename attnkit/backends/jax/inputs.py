@@ -10,18 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.model.config import Config, Step, parse_layer_name
+from attnkit.model.config import STATES, Config, Step, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, is_float
 from attnkit.model.formulas.convolution import find_windows
 from attnkit.model.formulas.dense_attention import broadcast_mask
 from attnkit.model.formulas.embedding import check_ids
-from attnkit.model.formulas.masks import to_boolean
+from attnkit.model.formulas.masks import real_tokens, to_boolean
 from attnkit.model.formulas.positions import sinusoidal_positions, t5_buckets
 from attnkit.model.formulas.relative import distance_rows
 from attnkit.model.layers.attention import alibi, attention_source, rotation
 from attnkit.model.layers.embeddings import absolute_positions, check_size, segments
-from attnkit.model.layers.recurrent_layers import order_tokens
 
 LEAST = 16  # tokens that a text is padded to at least
 
@@ -161,18 +160,18 @@ def attention_arrays(
 
 
 def recurrent_arrays(steps: Sequence[Step], shape: tuple[int, ...], width: int, context: Context) -> dict[str, Any]:
-    """What recurrent layers read: real tokens, and the encoder's states if not cached.
+    """What layers with states read: real tokens, and states unless these are cached.
 
     shape (..., T) of the tokens; width: T with padding
 
     DataError for a mask that does not mark the padding of a batch.
     """
-    if not any(step.op == "rnn" for step in steps):
+    if not any(step.op in ("rnn", *STATES) for step in steps):
         return {}
     arrays, batch = dict[str, Any](), shape if len(shape) == 2 else (1, *shape)
-    if order_tokens(context.mask, batch)[1] is not None or width > shape[-1]:
-        real = np.ones(batch, bool) if context.mask is None else context.mask[:, 0]
-        arrays["real"] = fill(real, -1, width)
+    real = real_tokens(context.mask, *batch)
+    if real is not None or width > shape[-1]:
+        arrays["real"] = fill(np.ones(batch, bool) if real is None else real, -1, width)
     if context.source_states is not None and not context.past:
         parts = [[part for part in parts if part is not None] for parts in zip(*context.source_states, strict=True)]
         arrays |= {name: tuple(own) for name, own in zip(("source", "source_cell"), parts, strict=True) if own}

@@ -52,7 +52,7 @@ def check_mesh(config: Config, mesh: Mesh | None) -> None:
     if mesh is None:
         return
     parts = mesh.shape["model"]
-    if config.carries_states:
+    if config.is_recurrent:
         for axis in ("model", "seq"):
             if mesh.shape[axis] > 1:
                 problem = f"the layers of {with_article(config.family)} model are not split: data splits its texts"

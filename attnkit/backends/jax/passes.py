@@ -20,10 +20,10 @@ from attnkit.model.formulas.dense_attention import add_sinks, query_positions
 from attnkit.model.formulas.recurrent_cells import State, map_state
 from attnkit.model.formulas.softmax import log_sum_exp
 from attnkit.model.graph.functions import Functions
+from attnkit.model.graph.nodes import is_traced
 from attnkit.model.kernels.weight_stats import summarize_dense_weights
-from attnkit.model.kv_cache import KVCache, StateCache
+from attnkit.model.kv_cache import KVCache
 from attnkit.model.layers.recurrent_layers import keep_state
-from attnkit.model.passes.model_graph import is_traced
 
 
 def hook_of_arrays(context: Context, dtype: DType, params: Mapping[str, Params]) -> See:
@@ -65,7 +65,7 @@ def hook_of_arrays(context: Context, dtype: DType, params: Mapping[str, Params])
 
 
 Pair = tuple[JaxArray, JaxArray]
-Caches = dict[str, Any]  # layer -> Pair, or the State of a recurrent layer
+Caches = dict[str, Any]  # layer -> Pair, or the parts of a state
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Pass:
     layout   places hidden states on devices
     functions  of the values of nodes
     caches   attention layer -> keys and values of all places of a cache; layers of self-attention write to them.
-             Recurrent layer -> its first state, and after the pass its last
+             Layer with a state -> its first state, and after the pass its last
     capacity  places of the caches, None if there are none
     is_start  whether the caches are empty, so that causal tokens attend to each other alone
     differentiates  whether `see` adds changes by which JAX differentiates: to queries and keys before anything reads
@@ -138,9 +138,8 @@ def new_tokens(first: Step, x: Array) -> int:
 
 
 def read_caches(cache: KVCache, sizes: Sizes, dtype: str) -> Caches:
-    """Put a cache on devices: padded keys and values, or recurrent states."""
-    states = cache.states if isinstance(cache, StateCache) else {}
-    caches: Caches = {layer: map_state(lambda part: jnp.array(part, dtype), one) for layer, one in states.items()}
+    """Put a cache on devices: padded keys and values, and states."""
+    caches: Caches = jax.tree.map(lambda part: jnp.array(part, dtype), cache.states)
     for layer, (k, v) in cache:
         places = sizes.capacity if layer.endswith(".self") else sizes.padded(k.shape[-2])
         caches[layer] = jnp.array(fill(k, -2, places or 0), dtype), jnp.array(fill(v, -2, places or 0), dtype)
@@ -161,9 +160,12 @@ def write_caches(context: Context, caches: Caches, tokens: int, rows: int | None
     for layer, pair in caches.items():
         if isinstance(pair, State):
             state = map_state(lambda part: to_numpy(part)[:rows], pair)
-            keep_state(context, layer, map_state(lambda part: cast(part, working(part)), state), past + tokens)
+            keep_state(context, layer, map_state(lambda part: cast(part, working(part)), state), tokens)
         elif cache is None:
             continue
+        elif not layer.endswith((".self", ".cross")):
+            parts = (to_numpy(part)[:rows] for part in pair)
+            cache.advance(layer, tuple(cast(part, working(part)) for part in parts), tokens)
         elif layer.endswith(".self"):
             k, v = (take_rows(to_numpy(x[..., past : past + tokens, :])) for x in pair)
             cache.append(layer, k, v)

@@ -25,7 +25,7 @@ from attnkit.backends.jax.formulas import (
 from attnkit.backends.jax.inputs import check_first_input
 from attnkit.backends.jax.passes import Pair, Pass
 from attnkit.backends.jax.recurrence import attend_and_recur, recur
-from attnkit.model.config import AttentionRules, Config, Step, parse_layer_name, walk_steps
+from attnkit.model.config import STATES, AttentionRules, Config, Step, parse_layer_name, walk_steps
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, is_float
 from attnkit.model.formulas.head_views import merge_heads, view_heads
@@ -33,11 +33,12 @@ from attnkit.model.formulas.linear import scaled
 from attnkit.model.formulas.scores import SCORES
 from attnkit.model.graph.head import build_head
 from attnkit.model.graph.kinds import KINDS
-from attnkit.model.graph.nodes import Inputs, Node, Place, Scope
+from attnkit.model.graph.nodes import LAST, Inputs, Node, Place, Scope, is_traced
+from attnkit.model.graph.steps import begin_with, name_parts
 from attnkit.model.groups import GROUPS
 from attnkit.model.hooks import Hook, no_hook, summary_names
 from attnkit.model.layers.attention import disentangled_positions
-from attnkit.model.passes.model_graph import build_steps, is_traced
+from attnkit.model.passes.model_graph import build_steps
 
 
 def run_steps(run: Pass, steps: Iterable[Step], x: JaxArray) -> JaxArray:
@@ -109,7 +110,7 @@ def is_seen(model: Model, steps: Sequence[Step], x: Array, context: Context) -> 
     It is asked for all of them, so that it knows which there are.
     """
     config = model.config
-    if context.hook is no_hook or config.carries_states:
+    if context.hook is no_hook or config.is_recurrent:
         return context.hook is not no_hook
     *_, tokens = check_first_input(config, steps, x, context)  # which finds the grid of an image
     nodes = build_steps(model, shape_inputs(config, context.grid), steps, "x", "memory", (1, tokens))
@@ -147,6 +148,23 @@ def compute_head(run: Pass, site: str, x: JaxArray, real: JaxArray | None = None
     x (..., T, D), real (..., T) which tokens are no padding -> (..., T, N), or (..., C) for classes of the whole
     """
     return Nodes.of_head(run, x, real).evaluate(site, {"x": x})
+
+
+def mix_tokens(run: Pass, step: Step, x: JaxArray) -> JaxArray:
+    """A step whose nodes carry a state: x (..., T, D) -> (..., T, D)."""
+    batch = x if x.ndim == 3 else x[None]
+    nodes = Nodes.of_step(run, step, batch)
+    states = name_parts(run.config, step.layer, run.caches.get(step.layer))
+    nodes = nodes._replace(nodes=begin_with(nodes.nodes.values(), states, run.inputs.get("real")))
+    if x.ndim == 2:
+        see = run.see
+        nodes = nodes._replace(run=replace(run, see=lambda site, one: see(site, one[0])[None]))
+    known = {"x": batch}
+    y = nodes.evaluate(f"{step.layer}.output", known)
+    if run.capacity is not None:
+        parts = [f"{step.layer}.{LAST}{part}" for part in run.config.states[step.layer]]
+        run.caches[step.layer] = tuple(nodes.evaluate(part, known) for part in parts)
+    return y if x.ndim == 3 else y[0]
 
 
 def add_positions(run: Pass, step: Step, x: JaxArray) -> JaxArray:
@@ -274,6 +292,7 @@ Operator = Callable[[Pass, Step, JaxArray], JaxArray]
 KERNELS: dict[str, Operator] = {
     "posenc": add_positions,
     "attend": attend_layer,
+    **dict.fromkeys(STATES, mix_tokens),
     "rnn": lambda run, step, x: (recur if parse_layer_name(step.layer)[1] is not None else attend_and_recur)(
         run, step.layer, x
     ),

@@ -251,8 +251,14 @@ def linear_nodes(call: StageCall) -> StageGraph:
 
 def conv_nodes(call: StageCall) -> StageGraph:
     """A convolution, its activation, and x that may be added to it."""
-    stage: ConvolutionStage = call.prepared
     x, checkpoint = call.before["x"], call.values["model_"]
+    if isinstance(call.prepared, LayerOperands):
+        graph = new_graph(x, core=call.prepared.core)
+        before = read_addends(graph, call.before, call.values)
+        graph = layer_nodes(call, call.prepared, read_x(graph, call.before), graph)
+        graph.results = {"x": add_up(graph, graph.results["x"], before, call.values)}
+        return graph
+    stage: ConvolutionStage = call.prepared
     if checkpoint is not None:
         core, layer = layers.core_model(checkpoint), layers.find_layer(checkpoint, call.values["layer"], "conv")
         graph = new_graph(x, core=core)

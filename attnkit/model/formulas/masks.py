@@ -39,6 +39,26 @@ def causal_offset(
     return keys - queries if align == "bottom-right" else past
 
 
+def real_tokens(mask: Array | None, batch: int, tokens: int) -> Array | None:
+    """Which tokens of a batch are no padding, (B, T); None: all.
+
+    mask  (B, 1, S), True = a token, of a padded batch; the last T keys are the tokens
+
+    DataError for another mask, by which states cannot be carried.
+
+    >>> real_tokens(np.array([[[True, True, False]]]), 1, 2)
+    array([[ True, False]])
+    """
+    if mask is None or mask.all():
+        return None
+    is_padding = mask.dtype == bool and mask.shape[-2:-1] == (1,) and mask.size == batch * mask.shape[-1]
+    if not is_padding or mask.shape[-1] < tokens:
+        expected = as_text((batch, 1, tokens))
+        problem = f"{as_text(mask.shape)} for a layer that carries states (expected that of a padded batch, {expected})"
+        raise DataError.about("mask", problem)
+    return mask.reshape(batch, -1)[:, mask.shape[-1] - tokens :]
+
+
 def _grid(queries: int, keys: int, offset: ArrayLike) -> tuple[Array, Array]:
     return np.arange(queries)[:, None] + np.asarray(offset)[..., None, None], np.arange(keys)
 

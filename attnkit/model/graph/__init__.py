@@ -7,5 +7,7 @@ options or inputs, gradients, costs and names.
 nodes.py   Node, Kind and what they are computed with; graph.py: the nodes of something, and their values
 kinds.py   KINDS, the table of all kinds
 functions.py  what values call of the library whose arrays they compute with: NumPy, or JAX
-embeddings.py linear.py convolutions.py attention.py networks.py recurrence.py recall.py head.py   kinds and nodes
+steps.py   a step that is computed and undone by its nodes, with the state of its layer
+embeddings.py linear.py convolutions.py attention.py networks.py recurrence.py recall.py short_convolution.py head.py
+           kinds and nodes
 """

@@ -36,6 +36,23 @@ class Node(NamedTuple):
         return self._replace(options={**self.options, **options})
 
 
+# the ends of the names that traces lack
+UNTRACED = (
+    ".words", ".types", ".rows", ".patches", "_projected", ".joined", ".experts", ".shared_gate", "head.pooled",
+    "head.hidden", "vector.probe", "vector.state",
+)  # fmt: skip
+LAST = "last_"  # what the site of a state after all tokens begins with, before the name of its part
+
+
+def is_traced(site: str) -> bool:
+    """Whether traces have a site.
+
+    >>> is_traced("decoder.0.self.q"), is_traced("decoder.0.self.q_projected"), is_traced("decoder.0.shared.hidden")
+    (True, False, False)
+    """
+    return not (site.endswith(UNTRACED) or ".shared." in site or f".{LAST}" in site)
+
+
 def no_cost(sizes: Any) -> Iterable[Any]:
     """What a node costs that only views its input."""
     return ()
@@ -219,10 +236,13 @@ class Place(NamedTuple):
 
     def positions(self) -> Array | range:
         """The positions of the tokens: a range, or (B, T) of a padded batch."""
+        real = self.real()
+        return range(self.tokens) if real is None or self.core.config.text_length else token_positions(real)
+
+    def real(self) -> Array | None:
+        """The tokens that are no padding, (B, T); None: all."""
         _, mask = self.inputs.of(self.step.layer.partition(".")[0], self.core.config)
-        if mask is None or mask.all() or self.core.config.text_length:
-            return range(self.tokens)
-        return token_positions(mask)
+        return None if mask is None or mask.all() else mask
 
 
 def stack_sizes(core: Model, inputs: Inputs, stack: str) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from attnkit.model.config import parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, quiet, working
 from attnkit.model.formulas.feedforward import feed_forward
-from attnkit.model.formulas.masks import mask_block
+from attnkit.model.formulas.masks import mask_block, real_tokens
 from attnkit.model.formulas.recurrent import select_state
 from attnkit.model.formulas.recurrent_cells import (
     CELLS,
@@ -38,7 +38,6 @@ from attnkit.model.layers.recurrent_layers import (
     cached_state,
     first_state,
     keep_state,
-    order_tokens,
     recur,
     require_same,
 )
@@ -135,7 +134,7 @@ def run_decoder(
     decoder = make_decoder(model, batch)
     attended = find_attended(decoder, context)
     hooks = SequenceHooks(context.hook, batch.shape[1], x.ndim == 3)
-    first, real = first_carry(model, decoder, batch, context), real_tokens(context, batch.shape[:2])
+    first, real = first_carry(model, decoder, batch, context), real_tokens(context.mask, *batch.shape[:2])
     run = DecoderRun(decoder, attended, [first], [], real)
     products = multiply_embeddings(decoder, batch)
     outputs: list[Array] = []
@@ -146,7 +145,7 @@ def run_decoder(
         outputs.append(output if real is None else np.where(real[:, t, None], output, 0))
         if tape is not None:
             run.tapes.append(tape)
-    keep_carry(context, run.carries[-1], context.past + batch.shape[1])
+    keep_carry(context, run.carries[-1], batch.shape[1])
     width = decoder.config.result_width(layer)
     result = np.stack(outputs, axis=1) if outputs else np.empty((len(batch), 0, width), x.dtype)
     return result.astype(x.dtype, copy=False).reshape(*x.shape[:-1], result.shape[-1]), run
@@ -302,12 +301,6 @@ def keep_carry(context: Context, carry: Carry, tokens: int) -> None:
         keep_state(context, f"decoder.{number}.rnn", state, tokens)
     if carry.fed is not None:
         keep_state(context, READOUT, State(carry.fed), tokens)
-
-
-def real_tokens(context: Context, shape: tuple[int, ...]) -> Array | None:
-    """Which tokens of a padded batch are real, (B, T); None: all."""
-    _, lengths = order_tokens(context.mask, shape)
-    return None if lengths is None or context.mask is None else context.mask[:, 0]
 
 
 def select_carry(is_new: Array, new: Carry, old: Carry) -> Carry:

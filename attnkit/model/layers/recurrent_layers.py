@@ -4,7 +4,7 @@ From their first states to their last.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -13,10 +13,10 @@ from attnkit.model.config import parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array
 from attnkit.model.formulas.feedforward import feed_forward
+from attnkit.model.formulas.masks import real_tokens
 from attnkit.model.formulas.recurrent import LayerRun, RecurrentLayer, Trace, run_layer
 from attnkit.model.formulas.recurrent_cells import Parameters, State, gate_name, map_state
 from attnkit.model.hooks import Hook, apply_hook, no_hook
-from attnkit.model.kv_cache import StateCache
 from attnkit.model.recurrent_config import DIRECTIONS, RecurrentStack, as_recurrent
 
 
@@ -73,7 +73,7 @@ def run_recurrent_layer(
         offset=context.past,
         has_trace=has_trace,
     )
-    keep_state(context, layer, last_state(run), context.past + batch.shape[1])
+    keep_state(context, layer, last_state(run), batch.shape[1])
     if context.hook is not no_hook:
         show_gates(context.hook, layer, run, tokens.order, x.ndim)
     outputs = tokens.restore(run.outputs).reshape(*x.shape[:-1], run.outputs.shape[-1])
@@ -118,7 +118,7 @@ def first_state(model: Model, layer: str, rows: int, context: Context) -> State 
 
 def cached_state(context: Context, layer: str) -> State | None:
     """State of a layer after the tokens of the cache; None without any."""
-    return context.cache.states.get(layer) if isinstance(context.cache, StateCache) else None
+    return None if context.cache is None else cast(State | None, context.cache.states.get(layer))
 
 
 def bridge(model: Model, number: int, source: State, hook: Hook = no_hook) -> State:
@@ -149,13 +149,13 @@ def last_state(run: LayerRun) -> State:
 
 
 def keep_state(context: Context, layer: str, state: State, tokens: int) -> None:
-    """Keep the state of a layer after a number of tokens, in context and cache."""
+    """Keep the state of a layer after some more tokens, in context and cache."""
     context.final_states[layer] = state
-    if isinstance(context.cache, StateCache):
-        context.cache.set_state(layer, state, tokens)
+    if context.cache is not None:
+        context.cache.advance(layer, state, tokens)
 
 
-def order_tokens(mask: Array | None, shape: tuple[int, ...]) -> tuple[Array | None, Array | None]:
+def order_tokens(mask: Array | None, shape: tuple[int, int]) -> tuple[Array | None, Array | None]:
     """Order that puts tokens before the padding of each text, and their numbers.
 
     The order is None if they are already there.
@@ -165,13 +165,9 @@ def order_tokens(mask: Array | None, shape: tuple[int, ...]) -> tuple[Array | No
     >>> order_tokens(np.array([[[False, True, True]]]), (1, 3))
     (array([[1, 2, 0]]), array([2]))
     """
-    if mask is None or mask.all():
+    real = real_tokens(mask, *shape)
+    if real is None:
         return None, None
-    if mask.shape != (shape[0], 1, shape[1]) or mask.dtype != bool:
-        raise DataError.about(
-            "mask", f"{mask.shape} for a recurrent layer: expected that of a padded batch, {(shape[0], 1, shape[1])}"
-        )
-    real = mask[:, 0]
     order = np.argsort(~real, axis=-1, kind="stable")
     lengths = real.sum(axis=-1)
     return None if (order == np.arange(shape[1])).all() else order, lengths

@@ -22,7 +22,7 @@ from attnkit.model.formulas.linear import scaled
 from attnkit.model.formulas.rotary import has_same_rotation, rotate
 from attnkit.model.groups import GROUPS
 from attnkit.model.hooks import no_hook
-from attnkit.model.kv_cache import KVCache, StateCache
+from attnkit.model.kv_cache import KVCache
 from attnkit.model.layers.attention import head_options, relative_positions
 from attnkit.model.layers.networks import layer_experts
 from attnkit.model.passes.output_head import head_logits
@@ -34,15 +34,15 @@ ANY = 1 << 62  # tokens, more than any text has
 
 
 class CachedDecoder:
-    """A model that predicts the next token and caches earlier keys and values.
+    """A model that predicts the next token and caches what it needs of earlier ones.
 
-    cache    keys and values of the start of the text, or states after it; its tokens are skipped by the first call
+    cache    keys and values of the start of the text, and states after it; its tokens are skipped by the first call
     context  other fields of Context, such as the memory (B, S, D) of an encoder-decoder model
     """
 
     def __init__(self, model: Model, cache: KVCache | None = None, **context: Any) -> None:
         self.model, self.steps = model, model.config.plan("decoder")
-        self.cache, self.context = new_cache(model.config) if cache is None else cache, context
+        self.cache, self.context = KVCache() if cache is None else cache, context
         self._first = next((at for at, step in enumerate(self.steps) if parse_layer_name(step.layer)[1] is not None), 0)
         self._text: Array | None = None
         self._layers: tuple[KVCache, Layer] | None = None
@@ -67,7 +67,7 @@ class CachedDecoder:
     def _is_compiled(self, tokens: Array, context: Context) -> bool:
         """Whether this is one token of a Transformer, in float32 and without hooks."""
         is_plain = context.hook is no_hook and context.mask is None and context.memory_mask is None
-        has_keys = context.past > 0 and not self.model.config.carries_states
+        has_keys = context.past > 0 and not self.model.config.is_recurrent
         return tokens.shape[1] == 1 and is_plain and has_keys and context.dtype in (None, "float32")
 
     def _decode_token(self, tokens: Array, context: Context) -> Array:
@@ -86,11 +86,6 @@ class CachedDecoder:
         """Replace row i of the batch by row rows[i]."""
         self.cache.reorder(rows)
         self._text = None if self._text is None else self._text[rows]
-
-
-def new_cache(config: Config) -> KVCache:
-    """Empty cache of a model: of keys and values, or of recurrent states."""
-    return StateCache() if config.carries_states else KVCache()
 
 
 def cacheable(config: Config) -> bool:
@@ -143,6 +138,8 @@ def _compile_step(model: Model, step: Step, cache: KVCache) -> Layer:
     if step.op == "ffn":
         mixture = config.mixture(step.layer)
         return _ffn(config, layer_params) if mixture is None else _mixture(model, step.layer, mixture)
+    if step.op == "shortconv":
+        return _short_convolution(layer_params, step.layer, cache)
     if step.op != "attend":
         context = Context(cache=cache)
         return lambda x, shared: GROUPS[step.op].kernel(model, step.layer, x[:, None], context)[:, 0]
@@ -199,9 +196,23 @@ def _mixture(model: Model, layer: str, mixture: ExpertConfig) -> Layer:
     return lambda x, shared: mix_experts(x, experts, mixture, keep=(), **options)["output"]
 
 
-def _projections(params: Parameters) -> Callable[[Array], tuple[Array, Array, Array]]:
-    """Function from x to queries, keys and values; one product if possible."""
-    weights, biases = [params[f"w{c}"] for c in "qkv"], [params.get(f"b{c}") for c in "qkv"]
+def _short_convolution(params: Parameters, layer: str, cache: KVCache) -> Layer:
+    thirds, out = _projections(params, "bcx"), _linear(params["wo"], params.get("bo"))
+    taps, bias = params["w"], params.get("b")
+
+    def convolve(x: Array, shared: Mapping[str, Any]) -> Array:
+        gate_in, gate_out, values = thirds(x)
+        window = np.concatenate([cache.states[layer][0], (gate_in * values)[:, None]], axis=1)
+        cache.advance(layer, (window[:, 1:],), 1)
+        y = np.einsum("bkc,kc->bc", window, taps)
+        return out(gate_out * (y if bias is None else y + bias))
+
+    return convolve
+
+
+def _projections(params: Parameters, letters: str = "qkv") -> Callable[[Array], tuple[Array, Array, Array]]:
+    """Function from x to three projections, as q, k and v; one product if possible."""
+    weights, biases = [params[f"w{c}"] for c in letters], [params.get(f"b{c}") for c in letters]
     fused = _fuse_columns(weights)
     if fused is None:
         q, k, v = (_linear(weight, bias) for weight, bias in zip(weights, biases, strict=True))

@@ -23,21 +23,6 @@ from attnkit.model.graph.head import build_head, vector_places
 from attnkit.model.graph.nodes import Built, Inputs, Node, Place, stack_sizes
 from attnkit.model.groups import GROUPS
 
-# the ends of the names that traces lack
-UNTRACED = (
-    ".words", ".types", ".rows", ".patches", "_projected", ".joined", ".experts", ".shared_gate", "head.pooled",
-    "head.hidden", "vector.probe", "vector.state",
-)  # fmt: skip
-
-
-def is_traced(site: str) -> bool:
-    """Whether traces have a site.
-
-    >>> is_traced("decoder.0.self.q"), is_traced("decoder.0.self.q_projected"), is_traced("decoder.0.shared.hidden")
-    (True, False, False)
-    """
-    return not (site.endswith(UNTRACED) or ".shared." in site)
-
 
 def model_graph(core: Model, inputs: Inputs) -> Graph:
     """The graph of a model; UsageError for one that has none."""

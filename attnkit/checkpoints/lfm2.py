@@ -1,0 +1,100 @@
+"""LFM2: short convolutions with gates in most layers, attention in the others.
+
+Queries and keys are normed by head. The norm that is called `embedding_norm` follows the last layer. The projection of
+a short convolution has three parts: the gate before it, the gate after it, and what it reads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from attnkit.checkpoints import llama
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, map_fused, map_linear, norm
+from attnkit.model.config import Config
+
+VARIANT_OF = llama
+FIELDS = llama.FIELDS | {
+    "hidden width": "block_ff_dim intermediate_size", "norm eps": "norm_eps", "biases": "conv_bias",
+    "mixers": "layer_types full_attn_idxs", "taps": "conv_L_cache", "activation": "",
+    "head": "tie_word_embeddings tie_embedding",
+}  # fmt: skip
+MIXERS = {"conv": "shortconv", llama.FULL: "self"}  # kinds of layers, and what mixes their tokens
+NORMS = {"norm1": "operator_norm", "norm2": "ffn_norm"}
+TAPS = 3
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    raw.ignore("block_use_xavier_init", "conv_use_xavier_init", "block_mlp_init_scale", "block_out_init_scale")
+    width, heads = raw.get_int("hidden_size"), raw.get_int("num_attention_heads")
+    raw.expect(block_dim=width, conv_dim=width, conv_dim_out=width, num_heads=heads)  # stated twice
+    raw.expect(block_use_swiglu=True, use_pos_enc=True)
+    eps = raw.get_float("norm_eps", 1e-5)
+    raw.expect(block_norm_eps=eps)
+    tied = raw.get_bool("tie_embedding", raw.get_bool("tie_word_embeddings", True))
+    config = llama.read_config(
+        raw,
+        stored,
+        eps=eps,
+        theta=1e6,
+        size=128000,
+        kv_heads=8,
+        fields=FIELDS,
+        tied=tied,
+        activation="silu",
+        qk_norm="head",
+        taps=raw.get_int("conv_L_cache", TAPS),
+    )
+    stack = config.stack("decoder")
+    mixers = tuple(MIXERS[kind] for kind in read_kinds(raw, stack.layers))
+    return replace(config, decoder=replace(stack, hidden=read_hidden(raw), mixers=mixers))
+
+
+def read_hidden(raw: ConfigReader) -> int:
+    """The width of the networks: two thirds of the stated one, rounded up.
+
+    It becomes a multiple of `block_multiple_of`, unless the file says that the stated width is the one.
+
+    >>> [read_hidden(ConfigReader({"block_ff_dim": size}, "config.json")) for size in (12288, 10752, 6656)]
+    [8192, 7168, 4608]
+    """
+    hidden = raw.get_int("block_ff_dim", raw.get_int("intermediate_size", 12288))
+    multiple, has_factor = (
+        raw.get_int("block_multiple_of", 256),
+        raw.values.get("block_ffn_dim_multiplier", 1) is not None,
+    )
+    factor = raw.get_float("block_ffn_dim_multiplier", 1.0) if has_factor else 1.0
+    if not raw.get_bool("block_auto_adjust_ff_dim", True):
+        return hidden
+    hidden = int(2 * hidden / 3)
+    return -(-int(factor * hidden) // multiple) * multiple if has_factor else hidden
+
+
+def read_kinds(raw: ConfigReader, layers: int) -> Sequence[str]:
+    """The kind of each layer, by `layer_types`, else by `full_attn_idxs`."""
+    kinds, full = raw.values.get("layer_types"), raw.values.get("full_attn_idxs")
+    if kinds is None:
+        if full is not None and not (isinstance(full, list) and all(isinstance(one, int) for one in full)):
+            raise raw.error("full_attn_idxs is no list of the numbers of layers")
+        return [llama.FULL if full is None or number in full else "conv" for number in range(layers)]
+    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in MIXERS for kind in kinds):
+        raise raw.error(f"layer_types is not a list of {layers} times conv or {llama.FULL}")
+    return kinds
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    tied, is_biased = (
+        raw.get_bool("tie_embedding", raw.get_bool("tie_word_embeddings", True)),
+        raw.get_bool("conv_bias", False),
+    )
+    attention, taps, prefix = f"{llama.LAYER}.self_attn", raw.get_int("conv_L_cache", TAPS), f"{llama.LAYER}.conv"
+    own = {
+        "decoder.{n}.self": map_linear(attention, wq="q_proj", wk="k_proj", wv="v_proj", wo="out_proj", biased=False)
+        | llama.map_qk_norm(attention, q="q_layernorm", k="k_layernorm"),
+        "decoder.{n}.shortconv": map_fused("bcx", f"{prefix}.in_proj.weight", f"{prefix}.in_proj.bias" * is_biased)
+        | {"w": TensorSpec((f"{prefix}.conv.weight",), transposed=True, patch_shape=(1, taps))}
+        | ({"b": TensorSpec((f"{prefix}.conv.bias",))} if is_biased else {})
+        | map_linear(prefix, wo="out_proj", biased=is_biased),
+        "decoder.{n}.ffn": map_linear(f"{llama.LAYER}.feed_forward", w1="w1", w3="w3", w2="w2", biased=False),
+        "decoder.norm": norm("embedding_norm", biased=False),
+    }
+    return {**llama.map_llama(raw, norms=NORMS, tied=tied), **own}

@@ -1,0 +1,238 @@
+"""LFM2: states, logits, windows and texts as transformers computes them, and padding that enters no state.
+
+What the numbers are, and how they were made: tests/references/make_shortconv.py.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attnkit import model
+from attnkit.checkpoints import open_checkpoint
+from attnkit.checkpoints.publishing import published_tensors
+from attnkit.errors import DataError, UsageError
+from attnkit.generation.kv_cache_file import cache_record, read_cache
+from attnkit.inputs import layers
+from attnkit.model.formulas.causal_convolution import causal_convolution, last_window
+from tests.drawing import assert_near, drawn_models, keep_folders, write_model
+from tests.places import arrays
+
+TABLE = drawn_models("shortconv")
+LIMITS = {np.float64: 1e-10, np.float32: 6e-6}  # products of gates: float32 in transformers itself is 3.3e-6 off
+LENGTHS = (1, 63, 64, 65, 200)
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """Opens the model of a name in a dtype."""
+    write = keep_folders(tmp_path_factory.mktemp, "shortconv")
+    return lambda name, dtype=np.float64: layers.core_model(open_checkpoint(write(name, dtype)))
+
+
+def frozen(name, key):
+    return arrays("shortconv")[f"{name}/{key}"]
+
+
+def hidden(core, ids, mask=None, *, first=0, **fields):
+    """Hidden states of ids (B, T), of which `first` came before; mask (B, first + T), True = a token."""
+    if mask is not None:
+        fields |= {"mask": mask[:, None], "positions": model.token_positions(mask)[:, first:]}
+    return model.run(core, core.config.plan("decoder"), ids, model.Context(**fields))
+
+
+def logits(core, ids, mask=None):
+    return model.head_logits(core, hidden(core, ids, mask))
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize("name", TABLE)
+def test_logits_are_those_of_transformers(opened, name, dtype):
+    core, ending = opened(name, dtype), "f64" if dtype is np.float64 else "f32"
+    for key in ("", "long."):
+        found = logits(core, frozen(name, f"{key}ids"))[:, -4:]
+        assert_near(found, frozen(name, f"{key}logits.{ending}"), LIMITS[dtype])
+    mask = frozen(name, "batch.mask").astype(bool)
+    found = logits(core, frozen(name, "batch.ids"), mask)[:, -4:]
+    assert_near(found, frozen(name, f"batch.logits.{ending}"), LIMITS[dtype])
+    for count in LENGTHS:
+        found = logits(core, frozen(name, "texts.ids")[None, :count])[:, -1]
+        assert_near(found, frozen(name, f"texts.{count}.logits.{ending}"), LIMITS[dtype])
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_states_and_windows_are_those_of_transformers(opened, name):
+    core, seen, cache = opened(name), {}, model.KVCache()
+    ids, depth = frozen(name, "ids"), core.config.decoder.layers
+    last = hidden(core, ids, cache=cache, hook=lambda site: lambda one: seen.setdefault(site, one))
+    assert_near(seen["decoder.embed"], frozen(name, "hidden.0"), 1e-12)
+    for number in range(depth - 1):
+        assert_near(seen[f"decoder.{number}.ffn.residual"], frozen(name, f"hidden.{number + 1}"), 1e-12)
+    assert_near(last, frozen(name, f"hidden.{depth}"), 1e-12)
+    assert [*cache.states] == [*core.config.states] and cache.length == ids.shape[1]
+    for layer, (window,) in cache.states.items():
+        assert_near(window[0].T, frozen(name, f"window.{layer.split('.')[1]}"), 1e-12)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_greedy_and_beams_write_the_same_tokens(opened, name):
+    core, ids = opened(name), frozen(name, "ids")
+    settings, prompt = model.SamplingConfig(limit=12, eos=core.config.special.eos), ids[0].tolist()
+    text = model.generate(model.CachedDecoder(core), prompt, settings).ids
+    best = model.beam_search(model.CachedDecoder(core), prompt, settings, 3)[0].ids
+    for found, key in ((text, "greedy"), (best, "beam")):
+        assert [*prompt, *found] == frozen(name, key)[0].tolist()[: len(prompt) + len(found)]
+
+
+def swapped(params, one, other):
+    return dict(params) | {one: params[other], other: params[one]}
+
+
+SLIPS = {  # what a port gets wrong -> the parameters of a short convolution as it has them
+    "the gates exchanged": lambda params: swapped(params, "wb", "wc"),
+    "the gate before it and what it reads": lambda params: swapped(params, "wb", "wx"),
+    "the gate after it and what it reads": lambda params: swapped(params, "wc", "wx"),
+    "the taps from the newest token on": lambda params: dict(params) | {"w": params["w"][::-1]},
+}
+
+
+def in_convolutions(core, change):
+    """A model whose short convolutions have other parameters."""
+    changed = {layer: change(params) if layer.endswith(".shortconv") else params
+               for layer, params in core.params.items()}  # fmt: skip
+    return core._replace(params=changed)
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_the_texts_show_a_slip(opened, slip):
+    """But for the first two, whose product is the same."""
+    core, changed = opened("lfm2"), in_convolutions(opened("lfm2"), SLIPS[slip])
+    difference = np.abs(logits(changed, frozen("lfm2", "ids"))[:, -4:] - frozen("lfm2", "logits.f64")).max()
+    is_symmetric = slip == "the gate before it and what it reads"
+    assert (difference < 1e-10) if is_symmetric else (difference > 0.1), difference
+    assert logits(core, frozen("lfm2", "ids")).shape[1] >= 3
+
+
+def test_the_norm_that_is_called_embedding_norm_is_the_last(opened):
+    core, ids = opened("lfm2"), frozen("lfm2", "ids")
+    steps = core.config.plan("decoder")
+    assert steps[-1].layer == "decoder.norm" and "decoder.embed_norm" not in core.params
+    first = [steps[0], steps[-1], *steps[1:-1]]
+    wrong = model.head_logits(core, model.run(core, first, ids, model.Context()))[:, -4:]
+    assert np.abs(wrong - frozen("lfm2", "logits.f64")).max() > 0.1
+
+
+def test_the_width_of_the_networks_is_stated_in_two_ways():
+    """Two thirds of 51 are 34, of which the next multiple of 6 is 36; 23 stays where nothing is adjusted."""
+    widths = []
+    factors = [("lfm2", {"block_ffn_dim_multiplier": factor}) for factor in (None, 0.5)]
+    for name, changes in (("lfm2", {}), ("lfm2", {"block_ff_dim": 45}), ("lfm2-biases", {}), *factors):
+        widths.append(published_tensors(TABLE[name]["config"] | changes).config.decoder.hidden)
+    assert widths == [36, 30, 23, 34, 18]
+
+
+def test_older_files_name_the_layers_with_attention(opened, tmp_path):
+    config = TABLE["lfm2"]["config"]
+    changes = {"layer_types": ..., "full_attn_idxs": [1, 4], "tie_word_embeddings": ..., "tie_embedding": True,
+               "intermediate_size": ..., "block_ff_dim": config["intermediate_size"], "rope_parameters": ...,
+               "rope_theta": 1000.0, "block_dim": 20, "num_heads": 5}  # fmt: skip
+    older = open_checkpoint(str(write_model("lfm2", tmp_path, np.float64, "shortconv", **changes)))
+    assert older.config == opened("lfm2").config
+    assert_near(logits(layers.core_model(older), frozen("lfm2", "ids"))[:, -4:], frozen("lfm2", "logits.f64"), 1e-12)
+
+
+@pytest.mark.parametrize(("changes", "problem"), [
+    ({"layer_types": ["conv", "linear_attention"] * 2 + ["conv"]}, "layer_types is not a list of 5 times conv or full"),
+    ({"layer_types": ["conv"] * 4}, "layer_types is not a list of 5 times"),
+    ({"layer_types": None, "full_attn_idxs": ["1"]}, "full_attn_idxs is no list of the numbers of layers"),
+    ({"block_use_swiglu": False}, "block_use_swiglu"),
+    ({"conv_L_cache": 0}, "conv_L_cache"),
+    ({"conv_dim": 21}, "conv_dim"),
+])  # fmt: skip
+def test_a_configuration_that_cannot_be_is_named(tmp_path, changes, problem):
+    with pytest.raises(DataError, match=problem):
+        open_checkpoint(str(write_model("lfm2", tmp_path, kind="shortconv", **changes)))
+
+
+@pytest.mark.parametrize("side", ["left", "right", "both"])
+@pytest.mark.parametrize("name", TABLE)
+def test_no_padding_enters_a_state(opened, name, side):
+    """Each text of a padded batch, and what continues it, has the numbers of the text alone."""
+    core, rng = opened(name), np.random.default_rng(0)
+    rows = [slice(None), {"left": slice(4, None), "right": slice(0, 5), "both": slice(2, 4)}[side]]
+    ids, mask = rng.integers(3, 60, (2, 9)), np.zeros((2, 9), bool)
+    for row, real in enumerate(rows):
+        mask[row, real] = True
+    more, cache = rng.integers(3, 60, (2, 3)), model.KVCache()
+    whole = [hidden(core, ids, mask, cache=cache)]
+    longer = np.concatenate([mask, np.ones((2, 3), bool)], axis=1)
+    windows = {layer: state[0].copy() for layer, state in cache.states.items()}
+    whole.append(hidden(core, more, longer, first=9, cache=cache))
+    for row, real in enumerate(rows):
+        alone = model.KVCache()
+        assert_near(whole[0][row, real], hidden(core, ids[row : row + 1, real], cache=alone)[0], 1e-12)
+        for layer, window in windows.items():
+            assert_near(window[row], alone.states[layer][0][0], 1e-12)
+        assert_near(whole[1][row], hidden(core, more[row : row + 1], cache=alone)[0], 1e-12)
+
+
+def test_a_mask_that_is_no_padding_is_refused(opened):
+    core = opened("lfm2")
+    with pytest.raises(DataError) as error:
+        context = model.Context(mask=np.tril(np.ones((3, 3), bool)))
+        model.run(core, core.config.plan("decoder"), np.ones((1, 3), int), context)
+    assert str(error.value) == "mask (3,3) for a layer that carries states (expected that of a padded batch, (1,1,3))"
+
+
+def test_a_cache_in_a_file_continues_a_text(opened):
+    core, ids = opened("lfm2"), frozen("lfm2", "ids")[0]
+    cache, config = model.KVCache(), core.config
+    hidden(core, ids[None, :9], cache=cache)
+    record = cache_record(cache, config, ids[:9].tolist(), None)
+    assert record.axes_of("decoder.0.shortconv.window") == ("batch", "token", "model") and record["position"] == 9
+    assert {*record} == {"ids", "position", *(f"decoder.{n}.self.{half}" for n in (1, 4) for half in ("key", "value")),
+                         *(f"decoder.{n}.shortconv.window" for n in (0, 2, 3))}  # fmt: skip
+    read, words = read_cache(record.arrays(), config, "float64", 1)
+    assert words == ids[:9].tolist() and read.length == 9
+    found = hidden(core, ids[None, 9:], cache=read)
+    assert_near(found[0], frozen("lfm2", "hidden.5")[0, 9:], 1e-12)
+    with pytest.raises(UsageError, match="its states follow all of its tokens: TEXT or --ids must continue them"):
+        read_cache(record.arrays(), config, "float64", 0)
+    short = {**record.arrays(), "decoder.2.shortconv.window": np.zeros((1, 3, 20))}
+    with pytest.raises(DataError, match=r"decoder.2.shortconv.window has shape \(1, 3, 20\) \(expected \(1, 2, 20\)\)"):
+        read_cache(short, config, "float64", 1)
+
+
+def test_the_windows_of_a_longer_cache_stay_as_large(opened):
+    core, caches = opened("lfm2"), [model.KVCache(), model.KVCache()]
+    for cache, count in zip(caches, (5, 17), strict=True):
+        hidden(core, frozen("lfm2", "ids")[:, :count], cache=cache)
+    assert all(one.states[layer][0].shape == (1, 2, 20) for one in caches for layer in core.config.states)
+
+
+def test_a_convolution_by_hand():
+    """The last tap meets the newest token, so that the first token is 0.4 times itself."""
+    x, taps = np.arange(1.0, 6.0)[None, :, None], np.array([[0.1], [0.2], [0.3], [0.4]])
+    whole = causal_convolution(x, taps)
+    np.testing.assert_allclose(whole.ravel(), [0.4, 1.1, 2, 3, 4])
+    for cut in range(1, 5):
+        window = last_window(x[:, :cut], 3)
+        np.testing.assert_allclose(causal_convolution(x[:, cut:], taps, before=window), whole[:, cut:], rtol=1e-15)
+    with pytest.raises(DataError, match=r"w \(4,1\) for x \(1,5,2\): expected 2 channels"):
+        causal_convolution(np.ones((1, 5, 2)), taps)
+
+
+def test_a_stack_of_short_convolutions_alone_generates(opened):
+    """A model without keys: its cache has the length of what its states have read."""
+    core = opened("lfm2-biases")
+    decoder = replace(core.config.decoder, mixers=("shortconv",) * 3, layers=3)
+    names = {f"decoder.{n + 1}": f"decoder.{n}" for n in range(3)}
+    params = {".".join([names.get(layer[:9], "x"), layer[10:]]): one for layer, one in core.params.items()}
+    params |= {layer: core.params[layer] for layer in ("decoder.embed", "decoder.norm", "head")}
+    alone = core._replace(config=replace(core.config, decoder=decoder), params=params)
+    ids = frozen("lfm2-biases", "ids")
+    stepwise = model.CachedDecoder(alone)
+    for token in ids[0]:
+        found = stepwise(np.array([[token]]))
+    assert_near(found, logits(alone, ids)[:, -1], 1e-12)
+    assert stepwise.cache.length == ids.shape[1] and not [*stepwise.cache]
