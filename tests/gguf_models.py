@@ -10,6 +10,8 @@ import struct
 
 import numpy as np
 
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.lfm2 import read_hidden
 from attnkit.formats import safetensors
 from attnkit.tokenizers.unigram import read_sentencepiece
 from tests.drawing import draw_tensors, drawn_models
@@ -27,9 +29,11 @@ ARCHITECTURES = {
     "stablelm-parallel": "stablelm", "gpt_neox": "gptneox", "gpt_neox-serial": "gptneox", "falcon-7b": "falcon",
     "falcon-40b": "falcon", "falcon-11b": "falcon", "bloom": "bloom", "mixtral": "llama", "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "gpt_oss": "gpt-oss",
+    "lfm2": "lfm2", "lfm2-biases": "lfm2",
     "deepseek_v2": "deepseek2", "deepseek_v2-greedy": "deepseek2", "deepseek_v3": "deepseek2",
     "nomic_bert": "nomic-bert", "jina_embeddings_v3": "jina-bert-v3", "eurobert": "eurobert",
 }  # fmt: skip
+DRAWN = ("decoders", "embedders", "shortconv")  # tables of the references
 PREFIXES = {
     "bloom": "transformer.",
     "bert": "bert.",
@@ -109,7 +113,7 @@ def sparse_shapes(model, shapes):
 
 def load_tiny(model):
     """The config.json and the tensors of a model of the references, as a GGUF file can say them."""
-    decoders = drawn_models("decoders") | drawn_models("embedders")
+    decoders = {name: one for kind in DRAWN for name, one in drawn_models(kind).items()}
     if model == "wide":
         config, tensors = WIDE, draw_tensors("llama", wide_shapes(WIDE))
     elif model in decoders:
@@ -166,6 +170,8 @@ def convert_tensors(model, config, tensors):  # noqa: C901 - a line for each cha
             continue
         if bare.endswith("shared_expert_gate"):
             array = array[0]
+        if bare.endswith("conv.conv") and array.ndim > 1:  # LFM2Model: one kernel of each channel
+            array = array[:, 0]
         if suffix == "e_score_correction_bias":
             stored[f"blk.{name.split('.')[2]}.exp_probs_b.bias"] = array
             continue
@@ -262,7 +268,7 @@ def convert_metadata(model, config):  # noqa: C901 - a line for each kind of mod
         "feed_forward_length": config.get("intermediate_size") or config.get("d_ff") or 4 * width,
         "attention.head_count": heads,
         "attention.head_count_kv": config.get("num_key_value_heads"),
-        "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps"),
+        "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps") or config.get("norm_eps"),
         "attention.layer_norm_epsilon": config.get("layer_norm_eps") or config.get("layer_norm_epsilon"),
         "attention.key_length": config.get("head_dim"),
         "attention.value_length": config.get("head_dim"),
@@ -290,6 +296,12 @@ def convert_metadata(model, config):  # noqa: C901 - a line for each kind of mod
         keys["rope.freq_base_swa"] = keys["rope.freq_base"]
     if kind == "bloom":
         keys["attention.head_count_kv"] = heads
+    if kind == "lfm2":
+        shared = keys["attention.head_count_kv"]
+        keys["attention.head_count_kv"] = [0 if one == "conv" else shared for one in config["layer_types"]]
+        keys["shortconv.l_cache"] = config["conv_L_cache"]
+        if config["block_auto_adjust_ff_dim"]:
+            keys["feed_forward_length"] = read_hidden(ConfigReader(config, "config.json"))
     if kind.startswith("deepseek"):
         keys |= deepseek_keys(config, rope)
     if rope.get("rope_type") in ("linear", "yarn"):

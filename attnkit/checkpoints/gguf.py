@@ -17,7 +17,7 @@ from attnkit.checkpoints.config_reader import ConfigReader, Fields
 from attnkit.checkpoints.gguf_tokenizer import ARCHITECTURE, GgufFolder, read_id
 from attnkit.checkpoints.weights import Weights
 from attnkit.errors import DataError
-from attnkit.formats.gguf import FLAG, FLAGS, NUMBER, TEXT, WHOLE, GgufFile, ValueType, open_gguf
+from attnkit.formats.gguf import FLAG, FLAGS, NUMBER, TEXT, WHOLE, WHOLES, GgufFile, ValueType, open_gguf
 from attnkit.formats.mapped import Mapped
 from attnkit.formats.streams import name_errors
 from attnkit.model.dtypes import Array
@@ -57,6 +57,10 @@ KINDS: dict[str, ValueType[Any]] = {  # of keys after the name of the architectu
     ),
 }  # fmt: skip
 
+COUNTS = ValueType[Any](
+    "a whole number, or one for each layer", lambda value: WHOLE.accepts(value) or WHOLES.accepts(value)
+)
+
 METADATA = {  # fact of a model -> the key that states it, after the name of the architecture
     "width": "embedding_length",
     "layers": "block_count",
@@ -89,6 +93,7 @@ METADATA = {  # fact of a model -> the key that states it, after the name of the
     "dense layers": "leading_dense_block_count",
     "expert factor": "expert_weights_scale",
     "first token": "decoder_start_token_id",
+    "taps": "shortconv.l_cache",
 }
 SHARED = "key/value heads"
 AGAIN = {  # keys that no family reads, and what they have to be equal to
@@ -193,6 +198,12 @@ class ModelFile:
 
     def get_int(self, key: str, default: int = 0) -> int:
         return int(self.get(key, default))
+
+    def get_counts(self, key: str) -> list[int]:
+        """A whole number for each layer; a single one holds for all."""
+        self.used.add(key)
+        value = self.metadata.read(f"{self.architecture}.{key}", COUNTS, 0)
+        return value.tolist() if isinstance(value, np.ndarray) else [value] * self.get_int("block_count")
 
     def numbers(self, name: str) -> list[float]:
         """The numbers of a small tensor."""
@@ -341,7 +352,7 @@ ARCHITECTURES = {  # of llama.cpp -> family
     "deepseek2": "deepseek_v2", "qwen2": "qwen2", "qwen3": "qwen3", "smollm3": "smollm3", "granite": "granite",
     "gemma": "gemma", "gemma2": "gemma2", "gemma3": "gemma3_text", "olmo": "olmo", "olmo2": "olmo2", "phi2": "phi",
     "phi3": "phi3", "stablelm": "stablelm", "command-r": "cohere", "cohere2": "cohere2", "gptneox": "gpt_neox",
-    "falcon": "falcon", "bloom": "bloom", "gpt2": "gpt2", "bert": "bert", "t5": "t5", "t5encoder": "t5",
+    "falcon": "falcon", "bloom": "bloom", "lfm2": "lfm2", "gpt2": "gpt2", "bert": "bert", "t5": "t5", "t5encoder": "t5",
     "nomic-bert": "nomic_bert", "jina-bert-v3": "jina_embeddings_v3", "eurobert": "eurobert",
 }  # fmt: skip
 

@@ -6,10 +6,12 @@ a short convolution has three parts: the gate before it, the gate after it, and 
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, map_fused, map_linear, norm
+from attnkit.errors import DataError
 from attnkit.model.config import Config
 
 VARIANT_OF = llama
@@ -98,3 +100,39 @@ def map_layers(raw: ConfigReader) -> Layers:
         "decoder.norm": norm("embedding_norm", biased=False),
     }
     return {**llama.map_llama(raw, norms=NORMS, tied=tied), **own}
+
+
+def infer_mixers(file: Any) -> dict[str, Any]:
+    """What mixes the tokens of each layer: none without key heads has attention.
+
+    DataError for layers with different numbers of key heads.
+    """
+    counts = file.get_counts("attention.head_count_kv")
+    shared = {count for count in counts if count}
+    if len(shared) > 1:
+        raise DataError(f"attention.head_count_kv {counts}: layers with different numbers of heads", file.name)
+    return {
+        "layer_types": [llama.FULL if count else "conv" for count in counts],
+        "num_key_value_heads": max(shared, default=1),
+        "block_auto_adjust_ff_dim": False,
+        "conv_bias": any(name.endswith("shortconv.conv.bias") for name in file.entries),
+    }
+
+
+BLOCK = {
+    "attn_norm": "operator_norm", "attn_output": "self_attn.out_proj", "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm", "ffn_norm": "ffn_norm", "ffn_gate": "feed_forward.w1",
+    "ffn_up": "feed_forward.w3", "ffn_down": "feed_forward.w2", "shortconv.in_proj": "conv.in_proj",
+    "shortconv.conv": "conv.conv", "shortconv.out_proj": "conv.out_proj",
+}  # fmt: skip
+GGUF = {
+    "keys": ("width", "layers", ("intermediate_size", "hidden width"), "heads", "head width", "longest text",
+             "theta", ("norm_eps", "rms norm eps"), ("conv_L_cache", "taps")),
+    "names": llama.name_gguf(BLOCK) | {"token_embd_norm": "model.embedding_norm"},
+    "infer": ("head", "whole rotation", infer_mixers),
+    "changes": {
+        "blk.{n}.shortconv.conv.weight": (
+            lambda array, values: array[:, None], lambda shape: (shape[0], 1, *shape[1:])
+        ),
+    },
+}  # fmt: skip

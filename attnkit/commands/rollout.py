@@ -14,6 +14,7 @@ from attnkit.cli.tool import Records
 from attnkit.errors import AttnkitNote, DataError, UsageError
 from attnkit.interpret.head_scores import read_weights
 from attnkit.model.formulas.head_scores import roll_out
+from attnkit.model.parameters import MIXERS
 from attnkit.records import Array, Record, Tensor, join_names
 
 SELF_WEIGHTS = re.compile(r"(encoder|decoder)\.(0|[1-9][0-9]{0,8})\.self\.weights(\..+)?", re.ASCII)
@@ -37,6 +38,10 @@ def self_weights(record: Record, layers: str = "") -> dict[str, Array]:
     first, last = select_range(layers, numbers[-1] + 1)
     names = {number: f"{stack}.{number}.self.weights" for number in range(first, last)}
     for number, name in names.items():
+        mixer = next((one for one in MIXERS if one != "self" and f"{stack}.{number}.{one}.output" in record), "")
+        if number not in numbers and mixer:
+            problem = f"layer {number} mixes its tokens without weights of attention ({stack}.{number}.{mixer})"
+            raise DataError(f"{problem}, which a rollout multiplies; --layers A:B leaves it out")
         if number not in numbers:
             hint = f"; --layers {numbers[0]}: begins there" if number < numbers[0] and not layers else ""
             raise DataError(f"no {name} (it has the weights of layers {join_names([*map(str, numbers)])}){hint}")

@@ -407,7 +407,7 @@ def collapse(rows: Iterable[Cost], by_layer: bool = True) -> list[Cost]:
 QUANTITIES = ("parameters", "flops", "elementwise", "read", "written", "cached")
 LABELS = ("parameters", "FLOPs", "elementwise FLOPs", "bytes read", "bytes written", "cache bytes/token")
 IN_BYTES = ("read", "written", "cached")
-HELD = ("cache", "least_cache", "gradients", "optimizer")  # scalars of a record: bytes that stay in memory
+HELD = ("states", "cache", "least_cache", "gradients", "optimizer")  # scalars of a record: bytes that stay in memory
 ITEMSIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 USUAL = 128  # tokens of a text
 MOMENTS = 2  # numbers that AdamW keeps of each parameter
@@ -572,8 +572,8 @@ def count_held(model: ModelShapes, run: Workload) -> dict[str, int]:
     cache = count_cache(model, read, source, run.batch)
     if config.is_recurrent:
         return {"cache": cache}
-    least = count_least_cache(model, read, source, run.batch)
-    return {"cache": cache} | ({"least_cache": least} if least < cache else {})
+    least, states = count_least_cache(model, read, source, run.batch), run.batch * count_states(config)
+    return {"cache": cache} | ({"states": states} if states else {}) | ({"least_cache": least} if least < cache else {})
 
 
 def format_count(count: int) -> str:

@@ -200,6 +200,7 @@ def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
         "sub-layers": "parallel: both read the same input" * config.parallel,
         "query-key norm": config.qk_norm and f"by {config.qk_norm}",
         "score scale": scale_text(config),
+        "taps": f"{config.taps} tokens of a short convolution" if config.taps else "",
         "scores by layer": "divided by the number of the layer" * config.scale_by_layer,
         "score cap": number_of(config.softcap, 0),
         "q k v bound": number_of(config.clip, 0),
@@ -267,7 +268,21 @@ def _sizes(config: Config, stack: StackConfig) -> dict[str, str]:
         "hidden width": f"{stack.hidden:,}",
         "vocabulary": f"{stack.vocab:,}" if stack.vocab else "",
         "windows": windows_text(stack.windows, stack.causal),
+        "mixers": mixers_text(stack.mixers),
     }
+
+
+MIXED_BY = {"self": "attention", "shortconv": "short convolution"}  # mixers of layers
+
+
+def mixers_text(mixers: tuple[str, ...]) -> str:
+    """What mixes the tokens of the layers, if it is not attention in all.
+
+    >>> mixers_text(("shortconv", "self", "shortconv", "shortconv")), mixers_text(())
+    ('short convolution in layers 0, 2…3, attention in layer 1', '')
+    """
+    places = {one: [at for at, other in enumerate(mixers) if other == one] for one in dict.fromkeys(mixers)}
+    return ", ".join(f"{MIXED_BY[one]} in {layers_text(layers)}" for one, layers in places.items())
 
 
 def windows_text(windows: tuple[int, ...], is_causal: bool = True) -> str:

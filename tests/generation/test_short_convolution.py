@@ -3,20 +3,25 @@
 What the numbers are, and how they were made: tests/references/make_shortconv.py.
 """
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import attnkit
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import DataError, UsageError
 from attnkit.generation.kv_cache_file import cache_record, read_cache
 from attnkit.inputs import layers
+from attnkit.interpret import cost
 from attnkit.model.formulas.causal_convolution import causal_convolution, last_window
+from attnkit.records import Record
 from tests.drawing import assert_near, drawn_models, keep_folders, write_model
-from tests.places import arrays
+from tests.places import REFERENCES, arrays
+from tests.registry import load_core, place_of
 
 TABLE = drawn_models("shortconv")
 LIMITS = {np.float64: 1e-10, np.float32: 6e-6}  # products of gates: float32 in transformers itself is 3.3e-6 off
@@ -236,3 +241,54 @@ def test_a_stack_of_short_convolutions_alone_generates(opened):
         found = stepwise(np.array([[token]]))
     assert_near(found, logits(alone, ids)[:, -1], 1e-12)
     assert stepwise.cache.length == ids.shape[1] and not [*stepwise.cache]
+
+
+def test_the_windows_cost_the_same_after_any_number_of_tokens():
+    """LFM2-350M: 10 windows of 2 · 1024 numbers, and of 6 layers 2 · 8 heads · 64 for each token."""
+    raw = json.loads((REFERENCES / "published.json").read_text())["LiquidAI/LFM2-350M"]["config"]
+    shapes = cost.ModelShapes(published_tensors(raw).config, {}, {})
+    assert cost.count_states(shapes.config) == 20_480
+    assert [cost.count_cache(shapes, tokens) for tokens in (1 << 10, 1 << 13, 1 << 16)] == [
+        6144 * (1 << 10) + 20_480, 6144 * (1 << 13) + 20_480, 6144 * (1 << 16) + 20_480]  # fmt: skip
+    held = cost.count_held(shapes, cost.Workload(1 << 10, batch=3))
+    assert held == {"cache": 3 * (6144 * 1024 + 20_480), "states": 61_440}
+
+
+def test_a_layer_is_a_stage(tmp_path):
+    """conv computes it as the model does, by padding too, with its gates and its gradient."""
+    place, core = place_of("lfm2"), load_core("lfm2")
+    x, layer = np.random.default_rng(1).normal(size=(2, 6, 20)), "decoder.2.shortconv"
+    mask = np.array([[True] * 6, [True] * 4 + [False] * 2])
+    record = Record({"x": x, "mask": mask[:, None], "residual": x})
+    found = attnkit.conv(record, model=place, layer=layer, keep=("gate_in", "released"), add=x)
+    seen, step = {}, model.Step("shortconv", layer)
+    hook = lambda site: lambda one: seen.setdefault(site, one)  # noqa: E731
+    expected = model.run(core, [step], x, model.Context(mask=mask[:, None], hook=hook))
+    assert np.array_equal(found["x"], expected + x)
+    assert np.array_equal(found["released"], seen[f"{layer}.released"]) and "admitted" not in found
+    assert found.axes_of("gate_in") == ("batch", "token", "model")
+    with pytest.raises(UsageError, match=r"--keep: decoder.2.shortconv has no padded \(it has gate_in, gate_out, "):
+        attnkit.conv(record, model=place, layer=layer, keep=("padded",))
+    with pytest.raises(DataError, match=r"x \(2, 3\): expected \(token, 20\) or \(batch, token, 20\) for decoder.2"):
+        attnkit.conv(Record({"x": np.ones((2, 3))}), model=place, layer=layer)
+    with pytest.raises(UsageError, match="--add: needs a layer that mixes the tokens of a text"):
+        attnkit.conv(Record({"x": np.ones((9, 3))}), model=place_of("whisper"), layer="encoder.conv1",
+                     add=x)  # fmt: skip
+
+
+def test_a_rollout_names_the_layer_without_weights():
+    trace = attnkit.encode(Record({"ids": np.arange(3, 8)}), model=place_of("lfm2"), keep="*")
+    problem = (
+        r"layer 0 mixes its tokens without weights of attention \(decoder.0.shortconv\), which a rollout multiplies"
+    )
+    with pytest.raises(DataError, match=problem):
+        attnkit.rollout(trace)
+    assert attnkit.rollout(trace, layers="1:2")["x"].shape == (5, 5)
+
+
+def test_what_each_part_adds_to_a_logit():
+    trace = attnkit.encode(Record({"ids": np.arange(3, 8)}), model=place_of("lfm2"), keep="*")
+    found = attnkit.lens(trace, model=place_of("lfm2"), direct="30")
+    assert [name for name in found.labels["part"] if "shortconv" in name] == [
+        f"decoder.{number}.shortconv" for number in (0, 2, 3)]  # fmt: skip
+    assert abs(found["x"][-1]) < 1e-5 < abs(found["x"][1]) and abs(found["x"].sum() - found["logit"]) < 1e-5

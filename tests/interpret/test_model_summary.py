@@ -19,10 +19,10 @@ from attnkit.model import Config, SpecialTokens, StackConfig
 from attnkit.model.config import layer_steps
 from attnkit.model.parameters import tool_of
 from attnkit.records import Record
-from tests.drawing import draw_tensors, drawn_models, write_model
-from tests.places import MODELS, REFERENCES
+from tests.drawing import draw_tensors, drawn_models
+from tests.places import MODELS
 from tests.process import bash, run
-from tests.registry import FOLDERS
+from tests.registry import FOLDERS, open_model, place_of
 
 ENV = {"NO_COLOR": "1", "COLUMNS": "80"}
 SAID = {
@@ -326,7 +326,7 @@ OTHERS = {  # keys without a fact of their own: of fields of another fact, of na
 }  # fmt: skip
 
 
-DRAWN = json.loads((REFERENCES / "decoders.json").read_text())
+DRAWN = drawn_models() | drawn_models("shortconv")
 ARCHITECTURE = {
     "gemma2": {
         "score cap": ("1.5", "attn_logit_softcapping"), "logit cap": ("2", "final_logit_softcapping"),
@@ -348,6 +348,9 @@ ARCHITECTURE = {
                 "their sum", "–")},
     "gpt_oss": {"sinks": ("a logit of each head", "–"), "router": ("softmax over the chosen", "–"),
                 "gate bound": ("0.6", "swiglu_limit")},
+    "lfm2": {"mixers": ("short convolution in layers 0, 2…3, attention in layers 1, 4", "layer_types"),
+             "taps": ("3 tokens of a short convolution", "conv_L_cache"), "hidden width": ("36", "intermediate_size"),
+             "query-key norm": ("by head", "–"), "theta": ("1000", "rope_theta")},
 }  # fmt: skip
 
 
@@ -361,11 +364,11 @@ def test_the_facts_of_decoders(name, tmp_path):
 
 
 @pytest.mark.no_blas
-@pytest.mark.parametrize("name", drawn_models())
-def test_every_layer_of_a_drawn_model_has_a_row_and_a_tool(name, tmp_path):
-    code, out, err = run("show", str(write_model(name, tmp_path)))
+@pytest.mark.parametrize("name", DRAWN)
+def test_every_layer_of_a_drawn_model_has_a_row_and_a_tool(name):
+    code, out, err = run("show", place_of(name))
     assert (code, err) == (0, "")
-    checkpoint, shown = open_checkpoint(str(tmp_path)), out.decode()
+    checkpoint, shown = open_model(name), out.decode()
     for layer in ("decoder.embed", *(step.layer for step in layer_steps(checkpoint.config, "decoder", 1))):
         part = layer.rpartition(".")[2]
         assert any(part in line and tool_of(layer) in line for line in shown.splitlines()), layer

@@ -14,10 +14,10 @@ import gguf
 
 from attnkit.formats import safetensors
 from tests.drawing import drawn_models
-from tests.gguf_models import ARCHITECTURES, PREFIXES
+from tests.gguf_models import ARCHITECTURES, DRAWN, PREFIXES
 from tests.places import MODELS, REFERENCES
 
-decoders = drawn_models("decoders") | drawn_models("embedders")
+decoders = {name: one for kind in DRAWN for name, one in drawn_models(kind).items()}
 arch_of = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
 table: dict[str, dict[str, str]] = {}
 for model, architecture in ARCHITECTURES.items():

@@ -34,12 +34,14 @@ def _undo_convolve(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
 
 
 def _count_convolve(sizes: Sizes) -> Costs:
-    """A product and a sum of each tap and feature; the window before each pass."""
+    """K products and sums of each number, and the window before each pass.
+
+    They are no product of matrices.
+    """
     taps, bias = sizes.option("names")
-    own, names = sizes.model.shapes[sizes.node.layer][taps], sizes.found(taps, bias)
-    cost = sizes.elementwise(len(names) - 1, *names)
-    window = sizes.passes.texts * sizes.passes.count * (own[0] - 1) * own[1]
-    return [cost._replace(flops=2 * own[0] * sizes.numbers, read=cost.read + window, written=cost.written)]
+    count, width = sizes.model.shapes[sizes.node.layer][taps]
+    cost = sizes.elementwise(2 * count - 1 + len(sizes.found(bias)), taps, bias)
+    return [cost._replace(read=cost.read + sizes.passes.texts * sizes.passes.count * (count - 1) * width)]
 
 
 def _last_window(scope: Scope, x: Array) -> Array:
