@@ -15,6 +15,7 @@ from attnkit.model.config import ConvolutionLayer
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array
 from attnkit.model.formulas.activations import ACTIVATIONS
+from attnkit.model.formulas.causal_convolution import causal_convolution
 from attnkit.model.formulas.convolution import convolve, scale_places
 from attnkit.model.formulas.head_views import merge_heads, view_heads
 from attnkit.model.formulas.spectrogram import (
@@ -201,6 +202,20 @@ KERNELS: dict[str, Callable[[Mapping[str, Array], ConvolutionLayer], Array]] = {
     "not multiplied": lambda params, cut: _whole({**params, "g": np.ones_like(params["g"])}, cut),
 }
 
+
+def _mistaken_window(scope: Scope, x: Array) -> Array:
+    """A causal convolution with other windows, turned taps, or an activation."""
+    taps, bias = map(scope.parameter, scope.option("names"))
+    assert taps is not None
+    real, ahead, tokens = scope.option("real"), scope.option("ahead", 0), x.shape[1]
+    biases = [scope.parameter(name) for name in scope.option("padding", ())]
+    blank = np.prod([one for one in biases if one is not None], axis=0) if biases else np.zeros((), x.dtype)
+    x = x if real is None else np.where(real[..., None], x, blank)
+    around = np.pad(x, ((0, 0), (max(-ahead, 0), max(ahead, 0)), (0, 0)))
+    y = causal_convolution(around, taps[::-1] if scope.option("turned") else taps, bias)
+    return ACTIVATIONS[scope.option("activation", "identity")](y[:, max(ahead, 0) :][:, :tokens])
+
+
 # kinds of nodes that no model has
 KINDS = {
     "split wrong": Kind(value=_split_wrong),
@@ -208,4 +223,5 @@ KINDS = {
     "cut gate": Kind(value=_cut_gate),
     "mistaken spectrogram": Kind(value=_mistaken_spectrogram),
     "mistaken kernel": Kind(value=_mistaken_kernel),
+    "mistaken window": Kind(value=_mistaken_window),
 }

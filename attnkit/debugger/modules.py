@@ -275,6 +275,8 @@ class _Finder:
         The other may be none.
         """
         options = self.nodes[entry.held.site].options
+        if self.nodes[entry.held.site].kind == "causal convolution":
+            return True  # a torch.nn.Conv1d gives K − 1 more, which are cut off beside it
         is_scaled = options.get("factor", 1) != 1 and not fact_of(self.family, "SCALES_STATES", False)
         if entry.held.site == "logits" and (is_scaled or options["softcap"]):
             return True

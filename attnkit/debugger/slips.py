@@ -425,6 +425,39 @@ def slip_convolve(graph: Graph, node: Node) -> Iterator[Change]:
         yield "the padding is not set to 0 before the convolution of positions", node.change(real=None)
 
 
+def slip_causal_convolution(graph: Graph, node: Node) -> Iterator[Change]:
+    """Slips of a causal convolution: its taps, its windows, and padding in them."""
+    params = graph.core.params[node.layer]
+    taps, bias = node.options["names"]
+    mistaken, more = node._replace(kind="mistaken window"), len(params[taps]) - 1
+    yield "the taps of the convolution are turned around", mistaken.change(turned=True)
+    yield "the convolution is shifted by one: a token does not see itself", mistaken.change(ahead=-1)
+    yield "the convolution is shifted by one: a token sees the next one", mistaken.change(ahead=1)
+    if more > 1:
+        words = "the convolution sees the tokens after a token, not those before it (the last outputs are kept)"
+        yield words, mistaken.change(ahead=more)
+    if not any(one.kind == "activate" and node.site in one.inputs for one in graph.nodes.values()):
+        yield "an activation (silu) follows the convolution", mistaken.change(activation="silu")
+    if bias in params:
+        yield "the bias of the convolution is missing", node.change(missing=(bias,))
+    if node.options["real"] is not None:
+        yield "padding enters the windows of the convolution", node.change(real=None)
+        if {"bb", "bx"} <= {*params}:  # as in transformers 5.23
+            words = "padding is set to 0 before the projection, whose biases enter the windows of the convolution"
+            yield words, mistaken.change(padding=("bb", "bx"))
+
+
+def _slip_thirds(node: Node) -> Iterator[Change]:
+    """The parts of the projection of a short convolution in another order."""
+    own, stored = node.options["names"][0][1:], "bcx"
+    for order in itertools.permutations(stored):
+        taken = stored[order.index(own)]
+        if "".join(order) != stored:
+            named = ", ".join(one.upper() if one != "x" else one for one in order)
+            words = f"the thirds of the short convolution are taken as {named} (they are stored as B, C, x)"
+            yield words, node.change(names=(f"w{taken}", f"b{taken}"))
+
+
 def _slip_windows(cut: ConvolutionLayer) -> Iterator[tuple[str, dict[str, Any]]]:
     """Sentences, and how the windows of a convolution move instead."""
     stride, padding, more = cut.options.stride[0], cut.options.padding, cut.size - 1
@@ -704,6 +737,8 @@ def slip_linear(graph: Graph, node: Node) -> Iterator[Change]:
         yield GATE_AND_UP, node.change(names=other)
         for cut, words in CUT.items():
             yield words, node._replace(kind="cut gate").change(cut=cut, place=int(weight == "w3"))
+    if weight in ("wb", "wc", "wx"):
+        yield from _slip_thirds(node)
     yield from _skip_norm(graph, node)
     yield from slip_query(node)
     for instead in ("wq", "wk", "wv") if weight in ("wq", "wk", "wv") else ():
@@ -1147,6 +1182,10 @@ def _slip_activation(node: Node) -> Iterator[Change]:
 
 def slip_multiply(graph: Graph, node: Node) -> Iterator[Change]:
     first, second = node.inputs
+    if not first.endswith(".activated"):
+        gate = "before" if node.site.endswith(".admitted") else "after"
+        yield f"the gate {gate} the convolution is missing", node._replace(kind="scale", inputs=(second,), options={})
+        return
     yield GATE_AND_UP, node._replace(inputs=(first, first.replace(".activated", ".hidden")))
     yield "the gate is not applied", node._replace(kind="scale", inputs=(second,), options={})
     for cut, words in CUT.items():
@@ -1514,6 +1553,7 @@ SLIPS: dict[str, KindSlips] = {
     "spectrogram": KindSlips(slip_spectrogram),
     "samples": KindSlips(slip_samples, number_samples),
     "convolve": KindSlips(slip_convolve),
+    "causal convolution": KindSlips(slip_causal_convolution),
     "norm of channels": KindSlips(slip_channel_norm, number_norm),
     "state": KindSlips(slip_state),
     "scale": KindSlips(slip_scale, number_factor),

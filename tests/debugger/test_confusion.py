@@ -315,6 +315,42 @@ DRAWN = {
         "decoder.3.ffn.output",
         {"the 1 that is added to the up projection is missing"},
     ),
+    "lfm2-B-and-C-exchanged": (
+        "lfm2",
+        "decoder.3.shortconv.gate_in",
+        {  # both give the first gate the second third
+            "the thirds of the short convolution are taken as C, B, x (they are stored as B, C, x)",
+            "the thirds of the short convolution are taken as x, B, C (they are stored as B, C, x)",
+        },
+    ),
+    "lfm2-biases-biases-of-padding-in-the-windows": (
+        "lfm2-biases",
+        "decoder.1.shortconv.released",
+        {  # the same, by what the projection made of the padding
+            "padding is set to 0 before the projection, whose biases enter the windows of the convolution",
+            "padding enters the windows of the convolution",
+        },
+    ),
+    "lfm2-biases-convolution-with-silu": (
+        "lfm2-biases",
+        "decoder.3.shortconv.released",
+        {"an activation (silu) follows the convolution"},
+    ),
+    "lfm2-biases-taps-turned-around": (
+        "lfm2-biases",
+        "decoder.3.shortconv.released",
+        {"the taps of the convolution are turned around"},
+    ),
+    "lfm2-convolution-a-token-late": (
+        "lfm2",
+        "decoder.3.shortconv.released",
+        {"the convolution is shifted by one: a token does not see itself"},
+    ),
+    "lfm2-padding-in-the-windows": (
+        "lfm2",
+        "decoder.0.shortconv.released",
+        {"padding enters the windows of the convolution"},
+    ),
     "mixtral-two-experts-exchanged": ("mixtral", "decoder.3.ffn.output", {"experts 1 and 3 are exchanged"}),
     "olmoe-softmax-after-top-k": (
         "olmoe",

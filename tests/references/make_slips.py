@@ -60,7 +60,7 @@ FAMILIES = (
 PICTURE = HERE / "models" / "vit.png"
 TOWERS = {"clip": "CLIPVisionModel", "siglip": "SiglipVisionModel"}  # of images, of models with a tower of texts
 WIDE = {"dinov2-wide": "dinov2"}  # models that read a wider image than their own, whose positions are resized
-DRAWN = ("decoders", "vision", "sounds", "waves")  # kinds of models whose weights are drawn by their names
+DRAWN = ("decoders", "shortconv", "vision", "sounds", "waves")  # kinds of models whose weights are drawn by their names
 
 
 @functools.cache
@@ -1144,6 +1144,13 @@ FROZEN_NARROW = (("llama", "interleaved"), ("gpt2", "no scale"), ("bert", "eps 0
 # of larger models the last layer, or the embeddings of an image, alone
 EMBEDDINGS = ("pixels", "encoder.embed", "encoder.positions")
 FROZEN_PARTS = {
+    ("decoder.3.norm1", "decoder.3.shortconv"): (
+        ("lfm2", "B and C exchanged"), ("lfm2", "convolution a token late"), ("lfm2-biases", "convolution with silu"),
+        ("lfm2-biases", "taps turned around"),
+    ),
+    "decoder.0": (("deepseek_v2", "latent rotation in the other layout"),),
+    "decoder.0.shortconv": (("lfm2", "padding in the windows"),),
+    "decoder.1.shortconv": (("lfm2-biases", "biases of padding in the windows"),),
     "decoder.3": (
         ("mixtral", "two experts exchanged"), ("qwen3_moe", "one expert"), ("olmoe", "softmax after top-k"),
         ("qwen2_moe", "no gate of the shared expert"), ("gpt_oss", "no 1 of the up projection"),
@@ -1159,7 +1166,6 @@ FROZEN_PARTS = {
         ("clip", "class token last"), ("dinov3", "no class token"), ("dinov2-registers", "registers after the patches"),
         ("dinov2-wide", "positions by bilinear with align_corners"),
     ),
-    "decoder.0": (("deepseek_v2", "latent rotation in the other layout"),),
     "encoder.2": (("dinov2", "no LayerScale 1"),),
     ("spectrogram", "encoder.conv"): (
         ("whisper", "HTK mels"), ("whisper", "natural logarithm"), ("whisper", "same padding of TensorFlow"),
@@ -1286,6 +1292,7 @@ if __name__ == "__main__":
         "expert_slips",
         "image_slips",
         "sound_slips",
+        "shortconv_slips",
     ):  # which add their cases to those of this module
         importlib.import_module(cases)
     importlib.import_module("make_slips").main()
