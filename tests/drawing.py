@@ -9,6 +9,8 @@ import numpy as np
 import safetensors.numpy
 
 REFERENCES = Path(__file__).parent / "references"
+SUMS = ("gemma", "qwen3_next", "qwen3_5")  # whose norms multiply by 1 + weight
+PLAIN_NORM = "linear_attn.norm.weight"  # but not this one
 RAMP = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 500.0}
 # variants of drawn models: the model, and keys of its config.json
 VARIANTS = {
@@ -32,14 +34,17 @@ def draw_tensor(name: str, shape: Sequence[int], center: float) -> np.ndarray:
     values = np.asarray(rng.standard_normal(tuple(shape)))
     if len(shape) > 1:
         return (values * shape[-1] ** -0.5).astype(np.float32)
+    if name.endswith("A_log"):  # rates of a state by which some heads forget soon, and others late
+        return np.asarray(values - 2, np.float32)
     is_norm = "norm" in name or "ln_" in name
+    center = 1.0 if name.endswith(PLAIN_NORM) else center
     shifted = values * 0.2 + (center if is_norm and name.endswith("weight") else 0.0)
     return np.asarray(shifted, np.float32)
 
 
 def draw_tensors(family: str, shapes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
     """Draw all tensors of a model, by their published names."""
-    center = 0.0 if family.startswith("gemma") else 1.0  # whose norms multiply by 1 + weight
+    center = 0.0 if family.startswith(SUMS) else 1.0
     return {name: draw_tensor(name, shape, center) for name, shape in shapes.items()}
 
 

@@ -24,7 +24,7 @@ from tests.gguf_models import ARCHITECTURES, convert
 from tests.places import DATA, MODELS, REFERENCES, ROOT, arrays
 
 # tables of tests/references
-DRAWN = ("decoders", "shortconv", "vision", "sounds", "waves", "translators", "embedders", "ties")
+DRAWN = ("decoders", "recall", "shortconv", "vision", "sounds", "waves", "translators", "embedders", "ties")
 PREFIXED = ("waves", "ties")  # those with names that other models have too
 FOLDERS = tuple(sorted(path.name for path in MODELS.iterdir() if path.is_dir()))
 # of them, those that continue a text, and those that translate one, with outputs of transformers

@@ -45,6 +45,7 @@ def read_config(
     eps: float | None = None,
     theta: float = 10000.0,
     size: int = 2048,
+    hidden: int | None = None,
     head_dim: int | None = None,
     kv_heads: int | None = None,
     tied: bool = False,
@@ -54,14 +55,16 @@ def read_config(
     """Read the configuration of a Llama, with defaults and choices of other families.
 
     eps      of all norms, whatever the file has
-    theta, size, head_dim, kv_heads, tied  where the file has no such key
+    theta, size, hidden, head_dim, kv_heads, tied  where the file has no such key
     fields   of the family, whose keys state the sizes
     choices  fields of Config, in place of those of a Llama
     """
     size = raw.get_int("max_position_embeddings", size)
     has_head = stored.has("lm_head.weight") or raw.has_architecture("ForCausalLM")
     usual: dict[str, Any] = {
-        "decoder": raw.get_stack(fields, head_dim=head_dim, kv_heads=kv_heads, causal=True, final_norm=True),
+        "decoder": raw.get_stack(
+            fields, hidden=hidden, head_dim=head_dim, kv_heads=kv_heads, causal=True, final_norm=True
+        ),
         "norm": "rms",
         "norm_first": True,
         "positions": PositionConfig("rotary", size=size, rope=read_rotation(raw, size, theta)),

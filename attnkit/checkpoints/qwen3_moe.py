@@ -43,21 +43,31 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     return llama.limit_window(config, [window] * config.stack("decoder").layers)
 
 
-def read_experts(raw: ConfigReader, count: int, chosen: int, **choices: Any) -> ExpertConfig:
+def read_experts(
+    raw: ConfigReader, count: int, chosen: int, default_renormalizes: bool = False, **choices: Any
+) -> ExpertConfig:
     """Read the experts of a Qwen.
 
-    count, chosen: where the file does not say; choices: fields of ExpertConfig
+    count, chosen, default_renormalizes: where the file does not say; choices: fields of ExpertConfig
     """
     layers, step = raw.get_int("num_hidden_layers"), raw.get_int("decoder_sparse_step", 1)
     plain = raw.values.get("mlp_only_layers") or []
     if not isinstance(plain, list) or not all(type(number) is int for number in plain):
         raise raw.error("mlp_only_layers is not a list of numbers of layers")
+    dense = tuple(number for number in range(layers) if number in plain or (number + 1) % step)
+    renormalizes = raw.get_bool("norm_topk_prob", default_renormalizes)
+    return read_mixture(raw, count, chosen, dense=dense, renormalizes=renormalizes, **choices)
+
+
+def read_mixture(raw: ConfigReader, count: int, chosen: int, hidden: int | None = None, **choices: Any) -> ExpertConfig:
+    """Read the sizes of experts.
+
+    count, chosen, hidden: where the file does not say; choices: the other fields of ExpertConfig
+    """
     return ExpertConfig(
         count=raw.get_int("num_experts", raw.get_int("num_local_experts", count), most=MOST_EXPERTS),
         chosen=raw.get_int("num_experts_per_tok", chosen),
-        hidden=raw.get_int("moe_intermediate_size"),
-        dense=tuple(number for number in range(layers) if number in plain or (number + 1) % step),
-        renormalizes=raw.get_bool("norm_topk_prob", False),
+        hidden=raw.get_int("moe_intermediate_size", hidden),
         **choices,
     )
 

@@ -164,6 +164,9 @@ def attend(
     callbacks.current().on_parameters(prepared.parameters())
     callbacks.current().on_operands(prepared)
     inputs, settings, projections = prepared
+    if partial and "wg" in projections:
+        problem = "the gate wg applies to the heads of all parts, and merge does not know it"
+        raise UsageError(problem, "--partial")
     keep = keep if explain is None else NAMES
     names = expand_groups(keep)
     q, k, v = inputs.arrays()

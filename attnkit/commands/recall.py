@@ -8,6 +8,7 @@ import typer
 from attnkit import callbacks, options
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
+from attnkit.inputs.layers import add_residuals, residual_scale
 from attnkit.inputs.recall_stage import (
     NAMES,
     SOURCES,
@@ -45,6 +46,7 @@ Update = Annotated[
         ),
     ),
 ]
+OF_UPDATE = ("rule", "feature", "divide", "scale", "heads", "key_heads", "chunk")
 GATED = "rule=decay|mamba2|gated-delta"
 
 
@@ -59,16 +61,17 @@ def needs_no_record(flags: Mapping[str, Any]) -> bool:
         "Inputs": "sources",
         "Weights": "weights",
         "States": "state_in state_out",
-        "Results": "keep steps explain",
+        "Results": "residual add keep steps explain",
     },
     rules=Constraints(
         exclusive=[
-            ("params", "seed"),
+            ("params", "seed", "model"),
+            *(("model", flag) for flag in (*OF_UPDATE, *SOURCES, "beta", "decay")),
             ("divide", "rule=delta|gated-delta"),
             *(("chunk", flag) for flag in ("keep", "steps", "explain")),
-            *(("explain", flag) for flag in ("keep", "steps", "state_out")),
+            *(("explain", flag) for flag in ("keep", "steps", "state_out", "residual", "add")),
         ],
-        requires=[("beta", "rule=mamba2|delta|gated-delta"), ("decay", GATED)],
+        requires=[("beta", "rule=mamba2|delta|gated-delta"), ("decay", GATED), ("layer", "model")],
     ),
     needs_no_input=needs_no_record,
 )
@@ -78,6 +81,8 @@ def recall(
     update: Update,
     sources: RecallSources,
     weights: RecallWeights,
+    residual: options.Residual = False,
+    add: options.Add = None,
     state_in: Annotated[
         Mapping[str, Array] | None,
         options.file("tensors", "begin with the state in FILE, as --state-out writes it [default: zeros]"),
@@ -112,7 +117,8 @@ def recall(
     and the delta rule replaces what the state holds at a key. Without weights q = k = v = x, and β = 1. x is (T, D),
     (B, T, D) or, already split into heads, (B, H, T, K). Padding of the record's mask is not written, and reads 0.
     --chunk computes the same numbers, but for rounding, by products as attention does. A text that is cut anywhere, and
-    continued with --state-in, gives the same numbers as the whole. Intermediates of an earlier recall are removed
+    continued with --state-in, gives the same numbers as the whole. With --model a layer of a model states the rule,
+    its weights, and what comes before and after it. Intermediates of an earlier recall are removed
     from the record.
 
     \b
@@ -131,7 +137,10 @@ def recall(
     rest = record.without(earlier_recall(record))
     if listener:
         listener(rest.with_tensors(describe_recall(record, stage, arrays, NAMES)))
-    result = rest.with_tensors(describe_recall(record, stage, arrays, names))
+    tensors = describe_recall(record, stage, arrays, names)
+    scale = residual_scale(weights.model_)
+    tensors["x"] = add_residuals(tensors["x"], record["x"] if residual else None, add, scale)
+    result = rest.with_tensors(tensors)
     if explain is None:
         return result
     from attnkit.interpret.recall_explanation import explain_token

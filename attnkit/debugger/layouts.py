@@ -263,15 +263,20 @@ def match_ranks(mine: Array, expected: Array) -> Array:
 def cut_columns(array: Array, columns: Columns) -> Iterator[Reading]:
     """The columns of a fused tensor: those of the scheme, then those of others.
 
-    columns  first, end and count, as in `TensorSource`
+    columns  first, end and count, as in `TensorSource`, and of parts that alternate the number of groups
 
     >>> fused = np.arange(6.0)  # 2 heads of width 1: q q k k v v, or q k v q k v
     >>> [(view.array.tolist(), view.done) for view in cut_columns(fused, (2, 4, 6))]
     [([2.0, 3.0], ''), ([1.0, 4.0], 'columns fused per head')]
     """
-    first, end, count = columns
-    width = array.shape[-1] // count if array.ndim else 0
-    if not width or array.shape[-1] % count:
+    first, end, count, *alternating = columns
+    every = math.prod((count, *alternating))
+    width = array.shape[-1] // every if array.ndim else 0
+    if not width or array.shape[-1] % every:
+        return
+    if alternating:
+        by_group = array.reshape(*array.shape[:-1], *alternating, count, width)[..., first:end, :]
+        yield Reading(by_group.reshape(*array.shape[:-1], -1))
         return
     yield Reading(array[..., first * width : end * width])
     if count == 2:

@@ -22,7 +22,8 @@ from attnkit.model.graph.nodes import Inputs, Node
 from attnkit.model.passes.model_graph import model_graph
 
 Specs = Mapping[str, Mapping[str, TensorSpec]]
-Columns = tuple[int, int, int]  # first, end and count: these of so many equal parts of the last axis
+# first, end and count: these of so many equal parts of the last axis; and the number of groups that have such parts
+Columns = tuple[int, ...]
 
 MAIN = ("", "0")  # keys of the only or first output
 READ = ("", "0", "hidden_states", "input")  # keys of the only or first input
@@ -187,6 +188,11 @@ class _Finder:
         alike = [one for one in calls if one in self.nodes and self.nodes[one].inputs == reads]
         return calls[alike[0]] if alike and entry.held.site == entry.layer else len({*calls.values()})
 
+    def _end_of(self, site: str) -> str:
+        """The site that the module of a weight returns: a norm may apply a gate, too."""
+        after = next((one for one in self.nodes.values() if one.kind == "gated" and one.inputs[0] == site), None)
+        return after.site if after and self.nodes[site].kind == "norm of groups" else site
+
     def _hold(self, site: str) -> list[Held]:
         """What the output of a module holds; nothing if a row is added to it elsewhere."""
         specs = self.specs.get(self.nodes[site].layer, {}).values()
@@ -205,10 +211,13 @@ class _Finder:
                     continue
                 is_fused = rules and not rules.latent  # columns of fused heads are counted in heads
                 unit = (rules.heads + 2 * rules.kv_heads) // share.total if rules and is_fused else 1
-                start, stop, total = (unit * one for one in (share.first, share.first + share.units, share.total))
-                held = Held(site, None if share.is_whole else (start, stop, total))
+                columns = tuple(unit * one for one in (share.first, share.first + share.units, share.total))
+                if "wg" in params or (share.groups > 1 and not rules):  # parts that alternate, by head
+                    columns = (share.first, share.first + share.units, share.total, share.groups)
+                end = self._end_of(site)
+                held = Held(end, None if share.is_whole else columns)
                 names = [(one, held) for stored in spec.names for one in renamed(self.family, stored)]
-                names += [(one, Held(site)) for stored in spec.names for one in split_module(self.family, stored, name)]
+                names += [(one, Held(end)) for stored in spec.names for one in split_module(self.family, stored, name)]
                 for published, held in names:
                     path, _, kind = published.rpartition(".")
                     if ".parametrizations." in published:  # a module of torch, which returns the weight of another

@@ -266,7 +266,9 @@ def _score(found: Mapping[str, Sequence[Claim]], known: KnownModel) -> tuple[int
     """
     names = [name for name, claims in found.items() if {one.site for one in claims} != {"logits"}]
     leaves = [(name, one) for name in names for one in found[name] if one.rank == LEAF]
-    results, sites = {(name, one.source.columns) for name, one in leaves}, {one.site for _, one in leaves}
+    columns = [one.source.columns or () for _, one in leaves]  # parts that alternate are one result
+    results = {(name, one if len(one) < 4 else ()) for (name, _), one in zip(leaves, columns, strict=True)}
+    sites = {one.site for _, one in leaves}
     return len(names), len(results), -len(sites), -len(known.specs)
 
 
@@ -566,7 +568,7 @@ def _fuse_projections(modules: Modules, known: KnownModel) -> None:
             continue
         if node.kind == "norm":
             module.outputs["1"], module.inputs = [Held(node.inputs[0])], {}
-        elif site.endswith(".q_projected") and not known.cuts_latents(node.layer):
+        elif site.endswith(".self.q_projected") and not known.cuts_latents(node.layer):
             layer, parts = node.layer, known.cut_heads(node.layer)
             modules[f"{parent}.qkv_proj"] = [Module({"": parts, "0": parts}, module.inputs)]
             joined, rotated = [Held(f"{layer}.joined")], {"0": [Held(f"{layer}.q")], "1": [Held(f"{layer}.k")]}

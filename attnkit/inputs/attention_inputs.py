@@ -535,6 +535,8 @@ def weigh_values(record: Record, projection: Projection, sources: Sources, given
         expected = "values (S, D) or (B, S, D) and weights (T, S), (H, T, S) or (B, H, T, S)"
         raise DataError(f"values {as_text(x.shape)} and weights {as_text(weights.shape)}: expected {expected}")
     params = {} if projection.params is None else split_parameters(projection.params, "scaled-dot")[1]
+    if "wg" in params:
+        raise UsageError("the gate wg reads queries, and given weights have none", "--weights-from")
     projections = {name: one for name, one in params.items() if name in ("wv", "bv", "wo", "bo")}
     v = model.split_heads(model.linear(x, projections.get("wv"), projections.get("bv")), heads)
     lead = (*x.shape[:-2], heads)

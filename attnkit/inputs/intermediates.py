@@ -59,7 +59,10 @@ def attention_formulas(
     changes = " + bias" * biased + restricted
     formulas["masked"] = ("capped" if softcap else "scaled") + changes if changes else "as before"
     projection = " W_O" * ("wo" in weights) + " + b_O" * ("bo" in weights)
-    formulas["output"] = ("heads" if projection or arrays["output"].ndim == 4 else "heads side by side") + projection
+    if "wg" in weights:
+        formulas["gate"] += " + b_G" * ("bg" in weights)
+    gated = "gated_heads" if "wg" in weights else "heads"
+    formulas["output"] = (gated if projection or arrays["output"].ndim == 4 else "heads side by side") + projection
     logits = formulas["scores"] + by.replace(f"√{arrays['q'].shape[-1]}", "√d_k")
     logits = f"{softcap:g} tanh({logits} / {softcap:g})" if softcap else logits
     formulas["attention"] = f"softmax({logits}{' + bias' * biased}{', masked' * bool(restricted)}) V{projection}"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -10,19 +10,23 @@ import typer
 from attnkit import options
 from attnkit.errors import DataError, UsageError
 from attnkit.formats.memory import check_memory
+from attnkit.inputs.layers import find_layer
 from attnkit.inputs.operands import read_position
 from attnkit.inputs.padding import find_real_tokens
 from attnkit.model.checks import as_text
-from attnkit.model.config import Config
+from attnkit.model.config import Config, Step
 from attnkit.model.context import Model
 from attnkit.model.dtypes import is_float, output_dtype, working
 from attnkit.model.formulas.linear import random_weight
 from attnkit.model.formulas.recall import RULES, RecallOptions, UpdateRule
 from attnkit.model.graph.graph import Graph
-from attnkit.model.graph.nodes import Inputs, Node
-from attnkit.model.graph.recall import ReadSite, build_recall, run_recall
+from attnkit.model.graph.nodes import LAST, Inputs, Node, Place
+from attnkit.model.graph.recall import ReadSite, build_recall, build_recall_layer, run_recall
 from attnkit.model.intermediates import INTERMEDIATES, kept_names
 from attnkit.records import Array, Record, Tensor, join_names
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
 
 NAMES = kept_names("recall")
 SOURCES = ("query", "key", "value")
@@ -75,7 +79,7 @@ class RecallSources(NamedTuple):
 
 
 class RecallWeights(NamedTuple):
-    """The weights of linear attention: of a file, or drawn."""
+    """The weights of linear attention: of a file, drawn, or of a layer of a model."""
 
     params: Annotated[
         Mapping[str, Array] | None,
@@ -88,6 +92,8 @@ class RecallWeights(NamedTuple):
     seed: Annotated[
         int | None, typer.Option(min=0, help="seed of random weights, as many as the rule reads [default: none, W = I]")
     ] = None
+    model_: options.Model = None
+    layer: options.Layer = None
 
 
 class RecallStage(NamedTuple):
@@ -122,6 +128,11 @@ class RecallStage(NamedTuple):
         return (*self.node.shape[:2], key, self.node.shape[-1])
 
     @property
+    def windows(self) -> dict[str, tuple[int, ...]]:
+        """The tokens that convolutions of a model keep: part -> (B, K - 1, C)."""
+        return {node.options["part"]: node.shape for node in self.nodes if node.kind == "last window"}
+
+    @property
     def value(self) -> int:
         """The width of a value."""
         return self.node.shape[-1] - self.options.divide
@@ -135,6 +146,9 @@ def find_recall(
     state_in: Mapping[str, Array] | None,
 ) -> RecallStage:
     """Collect what linear attention computes with; DataError if shapes do not fit."""
+    if weights.model_ is not None:
+        layer = find_layer(weights.model_, weights.layer, "recall")
+        return with_state(find_model_recall(record, weights.model_, layer), state_in)
     given = {name: one["x"] for name in SOURCES if (one := getattr(sources, name)) is not None}
     arrays = {name: given[name] if name in given else record["x"] for name in SOURCES}
     dtype = working(*arrays.values())
@@ -170,14 +184,49 @@ def find_recall(
     built += build_recall(chosen, read, {name: one.shape for name, one in params.items()}, real=real)
     stage = RecallStage(chosen, params, known, origins, built, 0, is_batch)
     check_memory(8 * math.prod(stage.state_shape), f"states {as_text(stage.state_shape)}", "--heads")
-    if state_in is not None:
-        state, offset = read_recall_state(state_in, stage)
-        at = built.index(stage.node)
-        built[at] = built[at].change(state=state.astype(dtype, copy=False))
-        stage = stage._replace(offset=offset)
     if not is_batch:
         built.append(Node("text", "reshape", (built[-1].site,), built[-1].shape[1:]))
-    return stage
+    return with_state(stage, state_in)
+
+
+def find_model_recall(record: Record, checkpoint: "Checkpoint", layer: str) -> RecallStage:
+    """Collect what a layer of a model computes with.
+
+    The sites of its nodes are without the name of the layer.
+    """
+    config, params, x = checkpoint.config, dict(checkpoint.params[layer]), record["x"]
+    if x.ndim not in (2, 3) or x.shape[-1] != config.width:
+        raise DataError(f"x {as_text(x.shape)}: expected (T, {config.width}) or (B, T, {config.width})")
+    recall, is_batch = config.recall, x.ndim == 3
+    assert recall is not None
+    batch = x.shape[:-1] if is_batch else (1, *x.shape[:-1])
+    real = find_real_tokens(record, x.shape[:-1])
+    mask = None if real is None or real.all() else np.atleast_2d(real)
+    read, start = "x" if is_batch else "x_text", f"{layer}."
+    inputs = Inputs(ids=np.zeros(batch, np.int64), mask=mask)
+    place = Place(Model(config, {layer: params}), inputs, Step("recall", layer), read, "", *batch)
+    built = [] if is_batch else [Node(read, "reshape", ("x",), (1, *x.shape))]
+    for node in build_recall_layer(place):
+        reads = tuple(site.removeprefix(start) for site in node.inputs)
+        own = "" if node.layer == layer else node.layer
+        built.append(node._replace(site=node.site.removeprefix(start), inputs=reads, layer=own))
+    if not is_batch:
+        built.append(Node("text", "reshape", (built[-1].site,), built[-1].shape[1:]))
+    known = {"x": x.astype(working(x, *params.values()), copy=False)}
+    return RecallStage(recall.options(batch[1]), params, known, {"x": {"name": "x"}}, built, 0, is_batch)
+
+
+def with_state(stage: RecallStage, state_in: Mapping[str, Array] | None) -> RecallStage:
+    """A stage that begins with the state of a file."""
+    if state_in is None:
+        return stage
+    parts, offset = read_recall_state(state_in, stage)
+    dtype = working(*stage.arrays.values())
+    nodes = [
+        node.change(state=parts[node.options["part"]].astype(dtype, copy=False)) if "part" in node.options else node
+        for node in stage.nodes
+    ]
+    return stage._replace(nodes=nodes, offset=offset)
 
 
 def gates_of(rule: UpdateRule) -> tuple[str, ...]:
@@ -302,14 +351,15 @@ def check_gates(chosen: RecallOptions, params: Mapping[str, Array], read: Mappin
         raise UsageError(f"{chosen.rule} needs --{needed} FILE{what}, wdt of --params, or --seed", "--rule")
 
 
-def read_recall_state(tensors: Mapping[str, Array], stage: RecallStage) -> tuple[Array, int]:
-    """The state (B, H, K, V) of a file, and the tokens before it.
+def read_recall_state(tensors: Mapping[str, Array], stage: RecallStage) -> tuple[dict[str, Array], int]:
+    """The parts of the state of a file, and the tokens before it.
 
-    Σ k is its last column if it divides.
+    Σ k is the last column of the state (B, H, K, V) if it divides.
     """
     divides = stage.options.divide
     *lead, key, columns = stage.state_shape[not stage.is_batch :]
     shapes = {"state": (*lead, key, columns - divides)} | ({"sum": (*lead, key)} if divides else {})
+    shapes |= {name: shape[not stage.is_batch :] for name, shape in stage.windows.items()}
     for name, one in shapes.items():
         if name not in tensors:
             raise DataError(f"no {name} (it has {join_names([*tensors])})", "--state-in")
@@ -322,21 +372,33 @@ def read_recall_state(tensors: Mapping[str, Array], stage: RecallStage) -> tuple
     state = tensors["state"]
     if divides:
         state = np.concatenate([state, tensors["sum"][..., None]], axis=-1)
-    return state.reshape(stage.state_shape), read_position(tensors)
+    parts = {name: tensors[name].reshape(shape) for name, shape in stage.windows.items()}
+    return parts | {"state": state.reshape(stage.state_shape)}, read_position(tensors)
 
 
-def state_record(stage: RecallStage, state: Array) -> Record:
+def state_record(stage: RecallStage, parts: Mapping[str, Array]) -> Record:
     """The record of a file of states, as `read_recall_state` reads it."""
+    state = parts["state"]
     own, lead = state if stage.is_batch else state[0], ("batch", "head")[not stage.is_batch :]
     tokens, width = stage.node.shape[-2], stage.value
     tensors = {"state": Tensor(own[..., :width], (*lead, "key_dim", "value_dim"))}
     if stage.options.divide:
         tensors["sum"] = Tensor(own[..., -1], (*lead, "key_dim"))
+    axes = ("batch", "token", "model")[not stage.is_batch :]
+    tensors |= {name: Tensor(parts[name] if stage.is_batch else parts[name][0], axes) for name in stage.windows}
     return Record(tensors | {"position": Tensor(np.array(stage.offset + tokens, np.int64), ())})
 
 
-def compute_recall(record: Record, stage: RecallStage, keep: Collection[str] = ()) -> tuple[dict[str, Array], Array]:
-    """The intermediates that are kept and x, and the last state (B, H, K, V)."""
+def compute_recall(
+    record: Record, stage: RecallStage, keep: Collection[str] = ()
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The intermediates that are kept and x, and the parts of the last state.
+
+    What the recurrent form alone computes is computed by it.
+    """
+    if {*keep} & {*PER_STATE} and stage.node.options["chunk"] is not None:
+        nodes = [node.change(chunk=None) if node.kind == "recall" else node for node in stage.nodes]
+        stage = stage._replace(nodes=nodes)
     dtype, memo = working(*stage.arrays.values()), dict[str, Array]()
     graph, known = Graph(stage.core, Inputs(), {node.site: node for node in stage.nodes}), dict(stage.arrays)
     for site in stage.node.inputs:
@@ -353,10 +415,11 @@ def compute_recall(record: Record, stage: RecallStage, keep: Collection[str] = (
         arrays |= {name: found[name][..., : stage.value] for name in PER_STATE if name in found}
     if "read" in keep:
         arrays["read"] = next(memo[name] for name in ("skipped", "divided", "read") if name in memo)
+    windows = {part: graph.evaluate(f"{LAST}{part}", known, precision=dtype.name, memo=memo) for part in stage.windows}
     form = output_dtype(record["x"]) if "x" in record else x.dtype
     return {name: arrays[name].astype(form, copy=False) for name in NAMES if name in arrays} | {
         "x": x.astype(form, copy=False)
-    }, found["state"]
+    }, windows | {"state": found["state"]}
 
 
 def describe_recall(
@@ -371,14 +434,14 @@ def describe_recall(
         array, axes = arrays[name], INTERMEDIATES["recall"][name].axes or ()
         if name in ("beta", "decay"):
             array = array[..., 0] if array.shape[-1] == 1 else array
-            axes = (*axes, "key_dim")[: array.ndim - 1]
+            axes = axes[: array.ndim - 1]
         if name in ("q", "k") and array.shape[1] < chosen.heads:
             axes = ("key_head", *axes[1:])
         tensors[name] = Tensor(array, ("batch", *axes), formula=formulas[name])
         if not stage.is_batch:
             tensors[name] = Tensor(array[0], axes, formula=formulas[name])
     like = record.tensor("x").axes_like(arrays["x"].shape) if "x" in record else None
-    output = " W_O" * ("wo" in stage.params) + " + b_O" * ("bo" in stage.params)
+    output = (" gated" * ("wg" in stage.params)) + " W_O" * ("wo" in stage.params) + " + b_O" * ("bo" in stage.params)
     formula = f"read, heads side by side{output}" if keep else f"Sᵀq{output}, S ← {rule.formula}"
     tensors["x"] = Tensor(arrays["x"], like, formula=formula)
     return tensors

@@ -269,7 +269,7 @@ def decompose_state(core: "model.Model", stack: str, record: Record, at: tuple[i
             else:
                 rules = core.config.attention_rules[step.layer]
                 shape = rules.heads, rules.value_dim
-                heads = read_token(record, f"{step.layer}.heads", at, shape)
+                heads = read_token(record, f"{step.layer}.{'gated_heads' if rules.is_gated else 'heads'}", at, shape)
                 each = (heads[:, None] @ params["wo"].reshape(*shape, -1))[:, 0]  # (H, 1, V) @ (H, V, D) -> (H, D)
                 branch = {f"{step.layer}:{head}": part for head, part in enumerate(each)}
                 branch |= {f"{step.layer}.bo": params["bo"].astype(np.float64)} if "bo" in params else {}

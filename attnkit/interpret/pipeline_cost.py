@@ -393,6 +393,10 @@ def count_attention(call: StageCall, prepared: PreparedAttention) -> list[Cost]:
     scores = count_pairs(call, options, q, k[-2])
     passes = Passes(texts, heads["q"][-2], past=past, scores=scores)
     nodes += score_nodes(prepared, heads)
+    if "wg" in own:
+        flat, split = (texts, passes.tokens, own["wg"].shape[1]), (*heads["q"][:-1], heads["v"][-1])
+        nodes.append(Node("gate_projected", "linear", ("q",), flat, "", {"names": ("wg", "bg")}))
+        nodes.append(Node("gated_heads", "gated", ("heads", "gate_projected"), split))
     if "wo" in own:
         shape, names = (texts, passes.tokens, own["wo"].shape[1]), {"names": ("wo", "bo")}
         nodes.append(Node("output", "linear", ("heads",), shape, options=names))

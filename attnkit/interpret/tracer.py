@@ -11,7 +11,7 @@ from attnkit import model
 from attnkit.errors import UsageError, suggest
 from attnkit.inputs import intermediates
 from attnkit.interpret.edits import OF_TEXT, OF_TOKENS, Edit, PassTokens
-from attnkit.model.intermediates import ATTENTION, axes_of
+from attnkit.model.intermediates import ATTENTION, INTERMEDIATES, axes_of
 from attnkit.records import Array, Labels, Record, Tensor, join_names, row_labels
 
 
@@ -174,6 +174,9 @@ def head_counts(config: "model.Config", steps: "Sequence[model.Step]") -> dict[s
     return {layer: config.stack(model.parse_layer_name(layer)[0]).heads for layer in layers}
 
 
+RECALL = INTERMEDIATES["recall"]
+
+
 def intermediate_axes(name: str, rank: int) -> tuple[str, ...]:
     """Axis names of an intermediate of this rank.
 
@@ -181,10 +184,14 @@ def intermediate_axes(name: str, rank: int) -> tuple[str, ...]:
     (('batch', 'head', 'query', 'key'), ('head', 'source'))
     >>> intermediate_axes("modules.1", 2), intermediate_axes("vector.cross.weights", 3)
     (('batch', 'model'), ('head', 'probe', 'key'))
+    >>> intermediate_axes("decoder.0.recall.q", 3), intermediate_axes("decoder.0.recall.gated", 3)
+    (('head', 'token', 'key_dim'), ('batch', 'token', 'model'))
     """
     layer, dot, part = name.rpartition(".weights.") if ".weights." in name else name.rpartition(".")
     part = f"weights.{part}" if dot == ".weights." else part
-    if part in ATTENTION:
+    if layer.endswith(".recall"):
+        axes = (RECALL[part].axes if part in RECALL else None) or ("token", "model")
+    elif part in ATTENTION:
         axes = intermediates.attention_axes(part, "source" if layer.endswith(".cross") else "key")
     else:
         axes = ("model",) if layer == "modules" else axes_of(part) or ("token", "model")

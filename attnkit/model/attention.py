@@ -21,6 +21,7 @@ from attnkit.model.dtypes import (
     working,
 )
 from attnkit.model.formulas import dense_attention
+from attnkit.model.formulas.activations import sigmoid
 from attnkit.model.formulas.dense_attention import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
 from attnkit.model.formulas.embedding import check_ids
 from attnkit.model.formulas.head_views import merge_heads, view_heads
@@ -34,6 +35,7 @@ from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook, request_in
 from attnkit.model.intermediates import ORDER, SQUARE
 from attnkit.model.parameters import ATTENTION as PARAMETERS
 from attnkit.model.parameters import LATENT
+from attnkit.model.processor.products import PLAIN, Products
 
 OptionsT = TypeVar("OptionsT", bound=AttentionOptions)
 MANY = 1 << 18  # scores of all heads, of one row of a batch, from which on blocks of them are faster than all at once
@@ -297,7 +299,8 @@ def multi_head_attention(
     query (..., T, D), key (..., S, D), value (..., S, D) -> {"output": (..., T, D), ...}
 
     `params` may hold wq, wk, wv, wo (in, out) and bq, bk, bv, bo; a missing projection is the identity. With a norm of
-    queries and keys it may hold gamma_q, gamma_k, beta_q and beta_k; `sinks` (H,) are those of the options. A query of
+    queries and keys it may hold gamma_q, gamma_k, beta_q and beta_k; `sinks` (H,) are those of the options. wg and bg
+    gate the heads before wo. A query of
     rank 4 (B, H, T, K) is already split: nothing is projected, and its output keeps that rank. With a query (B, T, D),
     a mask (B, T, S) is one of each text, for all its heads; one of each head is (1, H, T, S). The result has the
     entries of `attention`, then the output; `summary`, `keep`, `aside`, `hook` and `changes`: see `attention`. The hook
@@ -328,7 +331,12 @@ def multi_head_attention(
     options = with_relative_scores(with_sinks(options, params), q, k, hook)
     steps = {name: x for name, x in normed.items() if keep is None or name in keep or name in aside}
     steps |= attention(q, k, v, options, past=past, **request)
-    names, merged = ("heads", "wo", "bo"), merge_heads(steps["heads"])
+    gates: dict[str, Array] = {}
+    names, merged = (
+        ("heads", "wo", "bo"),
+        merge_heads(gate_heads(query, steps["heads"], params, gates, options.products, hook)),
+    )
+    steps |= {name: x for name, x in gates.items() if keep is None or name in keep or name in aside}
     output = linear(merged, params.get("wo"), params.get("bo"), names=names, products=options.products)
     steps["output"] = apply_hook(hook, "output", output)
     return cast_intermediates(result, steps)
@@ -386,6 +394,32 @@ def with_relative_scores(options: MultiHeadOptions, q: Array, k: Array, hook: Ho
     return options.replace(
         bias=add_relative_scores(options.bias, q, k, options.relative, scale, hook, options.products)
     )
+
+
+def gate_heads(
+    query: Array,
+    heads: Array,
+    params: Mapping[str, Array],
+    gates: dict[str, Array],
+    products: Products = PLAIN,
+    hook: Hook = no_hook,
+) -> Array:
+    """Multiply heads by a gate of each query, σ(x W_G + b_G), if there is one.
+
+    query (..., T, D), heads (..., H, T, V) -> (..., H, T, V); `gates` receives gate and gated_heads
+
+    Source: Qiu et al. 2025, Gated Attention for Large Language Models.
+
+    >>> one = np.ones((1, 1))
+    >>> gate_heads(np.zeros((1, 1)), 4 * one[None], {"wg": one}, {}).tolist()
+    [[[2.0]]]
+    """
+    if "wg" not in params:
+        return heads
+    flat = linear(query, params["wg"], params.get("bg"), names=("x", "wg", "bg"), products=products)
+    gates["gate"] = gate = apply_hook(hook, "gate", view_heads(flat.astype(heads.dtype, copy=False), heads.shape[-3]))
+    gates["gated_heads"] = gated = apply_hook(hook, "gated_heads", heads * sigmoid(gate))
+    return gated
 
 
 def check_parameters(query: Array, params: Mapping[str, Array]) -> None:

@@ -13,10 +13,13 @@ STACK.bias         table (buckets, H), relative positions as a bias on the score
 STACK.relative     table (2*buckets, D), gamma, beta (D,): disentangled positions, shared by the layers
 STACK.N.relative   wq, wk (D, H*K), bq, bk: their projections, unless these are those of self
 STACK.N.self       wq (D, H*K), wk, wv (D, G*K), wo (H*K, D), bq, bk, bv, bo; gamma_q, gamma_k, beta_q, beta_k: norms of
-                   queries and keys; sinks (H,)
+                   queries and keys; sinks (H,); wg (D, H*K), bg: a gate of the heads
 STACK.N.cross      the same, over the memory
 STACK.N.shortconv  of a short convolution in place of self-attention: wb, wc, wx (D, D), the gates before and after it
                    and what it reads, w (K, D), wo (D, D), and the biases bb, bc, bx, b, bo (D,)
+STACK.N.recall     of a state in place of keys: wq, wk (D, G*K), wv (D, H*V), wo (H*V, D), and biases; conv_q, conv_k,
+                   conv_v (taps, …), conv_bias_q …: a convolution of these; wbeta, wdt (D, H), bbeta, dt_bias, A_log, D
+                   (H,): its gates; wg (D, H*V), bg and gamma: the gate and the norm of what is read
 STACK.N.ffn        w1 (D, F), b1, w2 (F, D), b2, w3 (D, F), b3
                    latent attention: wq_latent (D, Q), wkv_latent (D, R), gamma_q_latent, gamma_kv_latent, and wk_rotary
                    (D, P) of the key that all heads share; wq reads the latent of queries, wk and wv that of keys
@@ -44,6 +47,7 @@ from attnkit.model.formulas.convolution import Convolution, count_windows
 from attnkit.model.formulas.dense_attention import LatentConfig
 from attnkit.model.formulas.experts import ExpertConfig
 from attnkit.model.formulas.norms import QueryKeyNorm
+from attnkit.model.formulas.recall import RecallConfig
 from attnkit.model.formulas.spectrogram import Spectrogram
 from attnkit.model.formulas.time_tokens import TimeTokens
 from attnkit.model.parameters import LATENT, LAYERS, MIXERS, TOOLS
@@ -307,6 +311,7 @@ class AttentionRules(NamedTuple):
     factor    the same as a number
     window    keys before and after a query that it may attend to; -1: no limit
     softcap   c: scores become c tanh(s/c); 0 is off
+    is_gated  whether the heads of each token have gates
     norm      of queries and keys: see QueryKeyNorm; None: there is none
     latent    how queries, keys and values come from latent vectors; None: they are projected directly
     clip      queries, keys and values are clipped to -clip … clip; 0 is off
@@ -326,6 +331,7 @@ class AttentionRules(NamedTuple):
     causal: bool = False
     window: tuple[int, int] = (-1, -1)
     softcap: float = 0.0
+    is_gated: bool = False
     norm: QueryKeyNorm | None = None
     latent: LatentConfig | None = None
     clip: float = 0.0
@@ -377,12 +383,14 @@ class Config:
     parallel      whether the feed-forward network reads what attention reads, with norm_first
     layer_scale   whether the features of the results of sub-layers have factors, with norm_first
     qk_norm       the scope of a norm of queries and keys, see QueryKeyNorm; "": there is none
+    gates_heads   whether each token has a gate for each number of the heads of self-attention, before wo
     clip          bound of queries, keys and values; 0 is off
     score         the score function of queries and keys
     scale         of the scores; None: 1/sqrt(K); divided by the number of the layer, from 1, with scale_by_layer
     latent        of latent attention; None: queries, keys and values are projected directly
     experts       of mixtures of experts in place of feed-forward networks; None: there are none
     ffn_limit     see `limit` of feed_forward; 0 is off
+    recall        of layers that keep a state, the mixer `recall`; None: there are none
     taps          tokens that a short convolution reads, its own included
     softcap, logit_softcap   c: scores, or logits, become c tanh(s/c); 0 is off
     head_activation  after head.dense; "": as activation
@@ -425,10 +433,12 @@ class Config:
     scale_by_layer: bool = False
     softcap: float = 0.0
     qk_norm: str = ""
+    gates_heads: bool = False
     clip: float = 0.0
     latent: LatentConfig | None = None
     experts: ExpertConfig | None = None
     ffn_limit: float = 0.0
+    recall: RecallConfig | None = None
     taps: int = 0
     embed_width: int = 0
     projects_first: bool = False
@@ -615,6 +625,8 @@ class Config:
             "query norm": stack.head_dim * (1 if self.qk_norm == "head" else stack.heads),
             "key norm": stack.head_dim * (1 if self.qk_norm == "head" else stack.kv_heads),
         }
+        if self.recall and part == "recall":
+            sizes |= self.recall.sizes
         if self.latent and part == "self":
             sizes |= {
                 "query latent": self.latent.query_rank or self.width,
@@ -733,7 +745,7 @@ class SourceStates(NamedTuple):
 class Step(NamedTuple):
     """One operation of a forward pass, with the parameters of one layer.
 
-    op              a row of GROUPS: embed, conv, posenc, layernorm, linear, attend, shortconv, ffn or rnn
+    op              a row of GROUPS: embed, conv, posenc, layernorm, linear, attend, recall, shortconv, ffn or rnn
     adds_residual   "input": its input is added to its result; "saved": the input that a step before it saved; "": no;
                     "concat": its input is put beside its result, along the last axis
     saves_residual  whether its input is saved for the residual after a later step
@@ -826,6 +838,7 @@ def find_attention_rules(config: Config, layer: str) -> AttentionRules:
         causal=stack.causal,
         window=(window, -1 if stack.causal else window) if window >= 0 else (-1, -1),
         softcap=config.softcap,
+        is_gated=config.gates_heads,
         norm=QueryKeyNorm(config.norm, config.eps, config.qk_norm) if config.qk_norm else None,
         latent=config.latent,
         clip=config.clip,
@@ -839,6 +852,7 @@ def find_attention_rules(config: Config, layer: str) -> AttentionRules:
 
 # a mixer -> the parts of the state that its layer carries, as `Config.states` has them
 STATES: Mapping[str, Callable[[Config], dict[str, dict[str, int]]]] = {
+    "recall": lambda config: config.recall.states if config.recall else {},
     "shortconv": lambda config: {"window": {"token": config.taps - 1, "model": config.width}},
 }
 

@@ -99,6 +99,11 @@ GROUPS: Mapping[str, Group] = {
         nodes=Later("graph.attention", "build_attention"),
         is_packed=True,
     ),
+    "recall": Group(
+        kernel=ByNodes("graph.recall", "build_recall_layer", "run_nodes"),
+        vjp=ByNodes("graph.recall", "build_recall_layer", "nodes_vjp"),
+        nodes=Later("graph.recall", "build_recall_layer"),
+    ),
     "shortconv": Group(
         kernel=ByNodes("graph.short_convolution", "build_short_convolution", "run_nodes"),
         vjp=ByNodes("graph.short_convolution", "build_short_convolution", "nodes_vjp"),

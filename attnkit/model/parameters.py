@@ -6,7 +6,12 @@ A size has the name of its axis, so that a shape is the axes read in the sizes o
 
 Axes = tuple[str, ...]
 
-SHOWN = {"key heads": "heads", "query norm": "heads", "key norm": "heads"}  # axes under the names that users see
+SHOWN = {
+    "key heads": "heads",
+    "part": "heads",
+    "query norm": "heads",
+    "key norm": "heads",
+}  # axes under the names that users see
 
 MOST_CONVOLUTIONS = 16  # one after another
 CONVOLUTIONS = tuple(f"conv{number}" for number in range(1, MOST_CONVOLUTIONS + 1))
@@ -20,13 +25,15 @@ TOOLS = {
     **dict.fromkeys(("projection", "scale1", "scale2"), "linear"),
     **dict.fromkeys((*CONVOLUTIONS, "position_conv", "shortconv"), "conv"),
     "rnn": "rnn",
+    "recall": "recall",
     **dict.fromkeys(
         ("norm", "embed_norm", "feature_norm", "norm1", "norm2", "norm3", "output_norm1", "output_norm2"), "layernorm"
     ),
     **dict.fromkeys(("pooler", "vector"), "encode"),
     **dict.fromkeys(("head", "head.dense", "head.norm"), "decode"),
 }
-MIXERS = {"self": "attend", "shortconv": "shortconv"}  # what mixes the tokens of a layer -> the operation of its step
+# what mixes the tokens of a layer -> the operation of its step
+MIXERS = {"self": "attend", "recall": "recall", "shortconv": "shortconv"}
 # layers whose parameters a tool reads with those of another layer
 SHARED = ("bias", "relative", "pooler", "vector", "head.dense", "head.norm")
 
@@ -44,6 +51,8 @@ ATTENTION: dict[str, Axes] = {
     "gamma_k": ("key norm",),
     "beta_k": ("key norm",),
     "sinks": ("head",),
+    "wg": ("model", "heads"),
+    "bg": ("heads",),
 }
 # those of latent attention, in place of the ones above
 LATENT: dict[str, Axes] = {
@@ -59,6 +68,19 @@ LATENT: dict[str, Axes] = {
     "gamma_kv_latent": ("latent",),
     "wk_rotary": ("model", "rotary"),
     "bk_rotary": ("rotary",),
+}
+RECALL: dict[str, Axes] = {
+    **{f"{kind}{letter}": ("model", "key heads")[kind == "b" :] for letter in "qk" for kind in "wb"},
+    **{f"{kind}{letter}": ("model", "heads")[kind == "b" :] for letter in "vg" for kind in "wb"},
+    "wo": ("heads", "model"),
+    "bo": ("model",),
+    **{f"conv_{letter}": ("place", "key heads") for letter in "qk"},
+    "conv_v": ("place", "heads"),
+    **{f"conv_bias_{letter}": ("key heads",) for letter in "qk"},
+    "conv_bias_v": ("heads",),
+    **dict.fromkeys(("wbeta", "wdt"), ("model", "head")),
+    **dict.fromkeys(("bbeta", "dt_bias", "A_log", "D"), ("head",)),
+    "gamma": ("part",),
 }
 OUTPUT_PARAMETERS = {name: ATTENTION[name] for name in ("wo", "bo")}  # the projection of merged heads
 SCORE: dict[str, Axes] = {"wa": ("model", "score"), "ua": ("source model", "score"), "va": ("score",)}
@@ -105,6 +127,7 @@ OWN: dict[str, dict[str, Axes]] = {
     "shortconv": {"w": ("place", "model"), "b": ("model",)}
     | {f"w{letter}": ("model", "model") for letter in "bcxo"}
     | {f"b{letter}": ("model",) for letter in "bcxo"},
+    "recall": RECALL,
     "scale1": {"w": ("model",)},
     "scale2": {"w": ("model",)},
     "cross": {"w": ("model", "source model")},

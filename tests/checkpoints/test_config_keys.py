@@ -24,15 +24,22 @@ from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, DataError
 from attnkit.model import RecurrentConfig
 from attnkit.model.formulas.rotary import rope_frequencies
 from tests.checkpoints.test_published import COUNTS_OF_EXPERTS, COUNTS_OF_LAYERS, made_small
-from tests.drawing import draw_tensors
+from tests.drawing import draw_tensors, drawn_models
 from tests.places import MODELS, REFERENCES
 from tests.process import run
 from tests.registry import FOLDERS
 
 FULL = json.loads((REFERENCES / "configs.json").read_text())
 KEYS = json.loads((REFERENCES / "keys.json").read_text())
-DRAWN = json.loads((REFERENCES / "decoders.json").read_text())
 CONFIGURED = [name for name in FOLDERS if name != "marian-native"]  # with a config.json
+TEXTS_OF = ("gemma3", "qwen3_5", "qwen3_5_moe")  # models of images, of which the text model is read
+WHOLE = ("clip", "siglip", *TEXTS_OF)  # with their keys in objects
+DRAWN = {
+    name: one
+    for kind in ("decoders", "recall")
+    for name, one in drawn_models(kind).items()
+    if one["config"]["model_type"] not in WHOLE
+}
 SMALL = {
     "model_type": "llama", "hidden_size": 8, "intermediate_size": 12, "num_attention_heads": 2, "num_hidden_layers": 1,
     "vocab_size": 9, "max_position_embeddings": 32,
@@ -48,7 +55,8 @@ def read(raw: dict[str, Any]) -> Checkpoint:
 @pytest.mark.parametrize("name", [name for name in FULL if name.split()[0] in FAMILIES])
 def test_full_configurations_of_transformers_are_read(name: str) -> None:
     table = published_tensors(FULL[name])
-    families = {"gemma3": "gemma3_text", "clip": "clip_text_model", "siglip": "siglip_text_model", "mt5": "t5"}
+    families = {"clip": "clip_text_model", "siglip": "siglip_text_model", "mt5": "t5"}
+    families |= {name: f"{name}_text" for name in TEXTS_OF}
     assert table.config.family == families.get(name.split()[0], name.split()[0])
 
 
@@ -92,6 +100,11 @@ BUILT = {  # keys that only name something to this code, or that it sets itself:
         "siglip_text_model": "image_size num_channels patch_size text_config vision_config vision_use_head",
         "siglip_vision_model": "max_position_embeddings vocab_size text_config vision_config projection_size",
     },
+    "of images, which Qwen3.5 does not read here": dict.fromkeys(
+        ("qwen3_5_text", "qwen3_5_moe_text"),
+        "depth image_token_id in_channels num_heads num_position_embeddings out_hidden_size patch_size "
+        "spatial_merge_size temporal_patch_size text_config video_token_id vision_config get intermediate_size",
+    ),
     "of images, which Gemma 3 does not read here": {
         "gemma3_text": "image_size patch_size image_token_id layer_norm_eps mm_tokens_per_image text_config "
         "vision_config",
@@ -111,7 +124,7 @@ def readings(family: str) -> Iterator[tuple[str, set[str]]]:
         yield name, {key.rpartition(".")[2] for key in reader.values.reads}
 
 
-@pytest.mark.parametrize("family", [family for family in KEYS if family not in ("clip", "siglip", "gemma3")])
+@pytest.mark.parametrize("family", [family for family in KEYS if family not in WHOLE])
 def test_every_key_that_transformers_reads_is_read_or_refused(family: str) -> None:
     named = COMPUTATIONS.keys() | OTHER_NAMES.keys() | KNOWN
     named |= {key for rows in BUILT.values() for one in ("", family) for key in rows.get(one, "").split()}
@@ -260,7 +273,7 @@ OWN_TOKENS: dict[str, set[str]] = {  # families with special tokens in files tha
 }
 
 
-@pytest.mark.parametrize("name", [name for name in FULL if name.split()[0] not in ("clip", "siglip", "gemma3")])
+@pytest.mark.parametrize("name", [name for name in FULL if name.split()[0] not in WHOLE])
 def test_a_missing_key_has_the_value_of_the_class_or_is_required(name: str) -> None:
     """Older files state some keys that newer ones do not have, or have in an object."""
     raw, family = FULL[name], name.split()[0]
@@ -291,7 +304,7 @@ def test_a_missing_key_has_the_value_of_the_class_or_is_required(name: str) -> N
 @pytest.mark.parametrize("name", FULL)
 def test_a_missing_token_changes_nothing_else(name: str) -> None:
     raw = FULL[name]
-    if raw["model_type"] in ("clip", "siglip", "gemma3"):
+    if raw["model_type"] in WHOLE:
         return
     config = configuration(raw)
     without = configuration({key: value for key, value in raw.items() if not key.endswith("_token_id")})
@@ -301,7 +314,7 @@ def test_a_missing_token_changes_nothing_else(name: str) -> None:
 LONGEST = {  # family -> the key of the longest text
     family: fact_of(family, "FIELDS")["longest text"].split()[0]
     for family in FAMILIES
-    if family not in ("bloom", "clip", "gemma3", "hubert", "mt5", "siglip", "t5", "wav2vec2", "whisper")  # without one
+    if family not in ("bloom", "hubert", "mt5", "t5", "wav2vec2", "whisper", *WHOLE)  # without one
     and family not in ("lstm", "m2m_100", "seq2seq", "transformer")  # of texts of any length
     and fact_of(family, "FIELDS").get("longest text")
 }
@@ -492,9 +505,7 @@ def test_the_keys_of_a_stack_that_do_not_fit_are_named() -> None:
 OF_IMAGES = ("dinov2", "dinov2_with_registers", "dinov3_vit", "siglip_vision_model", "vit")
 
 
-@pytest.mark.parametrize(
-    "family", [family for family in KEYS if family not in ("clip", "siglip", "gemma3", *OF_IMAGES)]
-)
+@pytest.mark.parametrize("family", [family for family in KEYS if family not in (*WHOLE, *OF_IMAGES)])
 def test_special_tokens_are_those_of_the_file(family: str) -> None:
     special = configuration(FULL[f"{family} 5.23.0"], bos_token_id=3, eos_token_id=4, pad_token_id=5).special
     assert (special.bos, special.eos, special.pad) == (3, (4,), 5)

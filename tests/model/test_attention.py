@@ -362,7 +362,8 @@ def test_operands_that_do_not_meet(q, k, v, message):
         ({"bq": Z(6)}, "bq (6,): expected (10,)"),
         (
             {"wx": Z((8, 6))},
-            "parameter 'wx' is not one of wq, wk, wv, wo, bq, bk, bv, bo, gamma_q, beta_q, gamma_k, beta_k, sinks",
+            "parameter 'wx' is not one of wq, wk, wv, wo, bq, bk, bv, bo, gamma_q, beta_q, gamma_k, beta_k, sinks, "
+            "wg, bg",
         ),
     ],
 )

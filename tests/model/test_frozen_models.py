@@ -37,7 +37,7 @@ SHARED = ("ids", "batch.ids", "batch.mask", "values")  # of all models of an arc
 SOURCES = {
     **{path.stem: (f"models/{path.stem}", "") for path in MODELS.glob("*.npz")},
     "bert-old": ("models/bert-mlm", ""),
-    **{name: (kind, f"{own}/") for kind in ("decoders", "embedders", "translators", "vision", "sounds", "waves")
+    **{name: (kind, f"{own}/") for kind in ("decoders", "recall", "embedders", "translators", "vision", "sounds", "waves")
        for name, own in drawn_names(kind).items() if f"{name}:text" not in TOWERS},
     **{name: ("vision", f"{name.partition(':')[0]}/") for name in TOWERS},
     **{f"recurrent/{name}": ("recurrent_models", f"{name}/") for name in RECURRENT},
@@ -48,11 +48,12 @@ SOURCES = {
 UNNORMED = {"image", "tower", "stacks without embeddings", "wav2vec 2.0"}  # whose hidden states are before the norm
 SINGLES = [name for name in SOURCES if not name.startswith("recurrent/")]  # whose files are of float64
 EXACT = 1e-10  # of the largest number in float64
-SINGLE = {"decoders": 2e-6, "waves": 2e-6}  # in float32, else 1e-6
+SINGLE = {"decoders": 2e-6, "recall": 4e-5, "waves": 2e-6}  # in float32, else 1e-6
 # models whose reference computes parts in float32 always, or whose GELU has a constant of eight digits there
 PARTLY_SINGLE = ("t5", "mt5", "llama", "mistral", "qwen2", "vit", "modernbert", "deberta", "ties/", "untied/", "gguf/")
 EXACTNESS = {"bloom": 1e-8}
-SUMS = ("gemma", "gemma2", "gemma3", "embeddinggemma")  # whose norms multiply by 1 + weight, in the dtype of the file
+# models whose norms multiply by 1 + weight, in the dtype of the file
+SUMS = ("gemma", "gemma2", "gemma3", "embeddinggemma", *(one for one in drawn_names("recall") if "qwen" in one))
 
 
 def given(name):

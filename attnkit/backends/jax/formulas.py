@@ -3,7 +3,7 @@
 Statistics of norms, softmax and logits are computed in float32 at least, whatever the rest is computed in.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from attnkit.model.formulas.experts import ExpertConfig
 from attnkit.model.formulas.head_views import view_heads
 from attnkit.model.formulas.patch_embedding import antialiased_weights, bicubic_weights
 from attnkit.model.formulas.pooling import last_tokens, mean_pool
+from attnkit.model.formulas.recall import Memory
 from attnkit.model.formulas.relative import RelativePositions
 from attnkit.model.graph.functions import Expert, Functions
 from attnkit.model.layers import embeddings
@@ -225,6 +226,25 @@ def convolve(frames: JaxArray, params: Params, cut: ConvolutionLayer) -> JaxArra
     return y + params["b"] if "b" in params else y
 
 
+def read_memory(
+    memory: Memory, chunk: int | None = None, state: JaxArray | None = None, keep: Collection[str] = ()
+) -> dict[str, JaxArray]:
+    """Read a state after each token, one by one: see model/formulas/recall.py."""
+    by_token = [None if one is None else jnp.moveaxis(one, 2, 0) for one in memory[:5]]
+
+    def read_token(now: JaxArray, token: Any) -> tuple[JaxArray, JaxArray]:
+        q, k, v, decay, beta = token
+        now = now if decay is None else now * decay[..., None]
+        written = v - (k[..., None, :] @ now)[..., 0, :] if memory.corrects else v
+        written = written if beta is None else written * beta[..., None]
+        now = now + k[..., None] * written[..., None, :]
+        return now, (q[..., None, :] @ now)[..., 0, :]
+
+    first = jnp.zeros(memory.state_shape, memory.v.dtype) if state is None else state.astype(memory.v.dtype)
+    last, output = jax.lax.scan(read_token, first, by_token)
+    return {"output": jnp.moveaxis(output, 0, 2), "state": last}
+
+
 def multiply_rows(x: JaxArray, weight: JaxArray, convert: Convert) -> JaxArray:
     """x W with all tokens as rows of one matrix: its gradients need fewer copies."""
     return (x.reshape(-1, x.shape[-1]) @ convert(weight)).reshape(*x.shape[:-1], weight.shape[-1])
@@ -251,6 +271,7 @@ JAX = Functions(
     sum_experts=sum_experts,
     pool=pool,
     convolve=convolve,
+    read_memory=read_memory,
     standardize=standardize,
 )
 JAX_ROWS = JAX._replace(multiply=multiply_rows)

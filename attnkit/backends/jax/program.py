@@ -56,7 +56,14 @@ def run_steps(run: Pass, steps: Iterable[Step], x: JaxArray) -> JaxArray:
     return walk_steps(steps, x, compute, add)
 
 
-WIDE = ("norm", "norm of heads", "norm of channels", "gates")  # kinds that are computed in float32 at least
+WIDE = (
+    "norm",
+    "norm of heads",
+    "norm of channels",
+    "norm of groups",
+    "gates",
+    "recall",
+)  # kinds that are computed in float32 at least
 
 
 class Nodes(NamedTuple):
@@ -205,7 +212,7 @@ def attend_layer(run: Pass, step: Step, x: JaxArray) -> JaxArray:
     rules = make_rules(run, layer, attention, q, k)
     if not run.differentiates:
         q, k, v = see("q", q), see("k", k), see("v", v)
-    return nodes.evaluate(f"{layer}.output", {f"{layer}.heads": run.kernel(q, k, v, rules, see)})
+    return nodes.evaluate(f"{layer}.output", {"x": x, f"{layer}.heads": run.kernel(q, k, v, rules, see)})
 
 
 def attend_by_score(run: Pass, layer: str, attention: AttentionRules, x: JaxArray) -> JaxArray:

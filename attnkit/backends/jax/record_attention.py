@@ -40,6 +40,7 @@ from attnkit.model.intermediates import ORDER, SQUARE
 from attnkit.model.kernels.weight_stats import summarize_dense_weights
 
 PAIRS = (("query", "q"), ("key", "k"), ("value", "v"))
+GATE_AND_OUTPUT = ("wg", "bg", "wo", "bo")  # what heads are multiplied by
 
 
 def attend_record(
@@ -58,7 +59,7 @@ def attend_record(
     own = working(*inputs, *params.values())
     dtype, result = engine.compute or own.name, output_dtype(inputs[0])
     with precision(dtype):
-        arrays = [jnp.asarray(np.asarray(x, own), dtype) for x in inputs]
+        query, *_ = arrays = [jnp.asarray(np.asarray(x, own), dtype) for x in inputs]
         is_split, normed = inputs[0].ndim == 4, dict[str, JaxArray]()
         if not is_split:
             arrays = project(arrays, params, options, inputs, normed)
@@ -67,7 +68,13 @@ def attend_record(
         steps = {name: x for name, x in normed.items() if name in keep} | steps
         output = steps["heads"]
         if not is_split:
-            weights = {name: jnp.asarray(params[name], dtype) for name in ("wo", "bo") if name in params}
+            weights = {name: jnp.asarray(params[name], dtype) for name in GATE_AND_OUTPUT if name in params}
+            if "wg" in params:
+                check_linear(inputs[0], params, ("x", "wg", "bg"))
+                gate = view_heads(linear(query, weights["wg"], weights.get("bg")), options.heads)
+                gates = {"gate": gate, "gated_heads": output * jax.nn.sigmoid(gate)}
+                output = gates["gated_heads"]
+                steps |= {name: x for name, x in gates.items() if name in keep}
             check_linear(merge_heads(output), params, ("heads", "wo", "bo"))
             output = linear(merge_heads(output), weights.get("wo"), weights.get("bo"))
         steps["output"] = output

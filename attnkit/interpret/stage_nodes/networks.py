@@ -312,7 +312,8 @@ def recall_nodes(call: StageCall) -> StageGraph:
     for site, array in stage.arrays.items():
         graph.read(site, array, **stage.origins[site])
     graph.nodes |= {node.site: node for node in stage.nodes}
-    graph.results = {"x": stage.nodes[-1].site}
+    addends = read_addends(graph, call.before, call.values)
+    graph.results = {"x": add_up(graph, stage.nodes[-1].site, addends, call.values)}
     graph.axes = OWN_AXES.get
     return graph
 

@@ -93,7 +93,12 @@ def attend_step_nodes(call: StageCall) -> StageGraph:
         last = graph.add("masked", "blocked", last, *masks, adds=tuple(masks.values()))
     graph.add("weights", "softmax", last)
     graph.add("heads", "mix", "weights", "v")
-    output = graph.add("joined", "join", "heads")
+    heads = "heads"
+    if "wg" in prepared.projections:
+        gate = graph.add("gate_projected", "linear", read_attended(graph, call, inputs, "query"), names=("wg", "bg"))
+        gate = graph.add("gate", "heads", gate, heads=options.heads)
+        heads = graph.add("gated_heads", "gated", "heads", gate, activation="sigmoid")
+    output = graph.add("joined", "join", heads)
     if {"wo", "bo"} & {*prepared.projections}:
         output = graph.add("output", "linear", output, names=("wo", "bo"))
     result = (

@@ -11,6 +11,7 @@ from attnkit.model.attention import (
     attention,
     check_parameters,
     find_score,
+    gate_heads,
     multi_head_attention,
     normalize_heads,
     prepend_past,
@@ -21,6 +22,7 @@ from attnkit.model.attention import (
 from attnkit.model.checks import check_gradient, check_shapes
 from attnkit.model.dtypes import Array, cast, is_float, output_dtype, quiet, working
 from attnkit.model.formulas import dense_attention
+from attnkit.model.formulas.activations import activation_backward, sigmoid
 from attnkit.model.formulas.dense_attention import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
 from attnkit.model.formulas.head_views import merge_heads, view_heads
 from attnkit.model.formulas.latent import latent_backward
@@ -37,7 +39,7 @@ from attnkit.model.processor.threads import split_range
 MANY = 1 << 14  # scores from which on blocks of them are faster than all at once
 KEPT = 1 << 23  # scores up to which the forward pass keeps the weights, which is faster than computing them again
 PART = 1 << 21  # approximate number of scores (or of terms in them) of the queries of `row_attention_backward`
-SAVED = ("q", "k", "v", "heads", "lse")  # the intermediates of `multi_head_attention` that its adjoint reads
+SAVED = ("q", "k", "v", "heads", "lse", "gate", "gated_heads")  # of `multi_head_attention`, which its adjoint reads
 
 
 @quiet
@@ -310,7 +312,8 @@ def multi_head_attention_vjp(
         saved = {"q": q, "k": k, "v": v, **attention_forward(q, k, v, whole)}
         output = saved["heads"]
         if query.ndim < 4:
-            output = linear(merge_heads(output), params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"))
+            output = merge_heads(gate_heads(query, output, params, saved))
+            output = linear(output, params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"))
             output = output.astype(output_dtype(query), copy=False)
 
     @quiet
@@ -318,9 +321,11 @@ def multi_head_attention_vjp(
         weights: Gradients = {}
         dheads = grad_output
         if query.ndim < 4:
-            dy, heads = apply_hook(hook, "output", grad_output), merge_heads(saved["heads"])
+            dy, heads = apply_hook(hook, "output", grad_output), merge_heads(saved.get("gated_heads", saved["heads"]))
             dheads, weights = projection_backward(dy, heads, params, "o")
             dheads = view_heads(dheads, options.heads)
+            dheads, of_gate, more = _undo_gate(dheads, query, params, saved, hook)
+            weights |= more
         backward = attention_backward if options.relative is None else _relative_attention_backward
         joined = with_sinks(options, params)
         gradients = backward(dheads, saved["q"], saved["k"], saved["v"], joined, saved=saved, hook=hook)
@@ -328,11 +333,28 @@ def multi_head_attention_vjp(
             (weights if "sinks" in params else gradients)["sinks"] = sinks_backward(dheads, joined.sinks, saved)
         if query.ndim < 4:
             weights |= _undo_projections(gradients, (query, key, value), params, options, hook)
+            if of_gate is not None:
+                gradients["query"] = gradients["query"] + of_gate
         else:
             gradients |= {name: gradients.pop(letter) for letter, name in LETTERS.items()}
         return gradients, {name: weights[name] for name in params}
 
     return output, pullback
+
+
+def _undo_gate(
+    dgated: Array, query: Array, params: Mapping[str, Array], saved: Mapping[str, Array], hook: Hook
+) -> tuple[Array, Array | None, Gradients]:
+    """Undo the gate of heads, with the gradients of queries and of its parameters.
+
+    dgated (..., H, T, V), query (..., T, D) -> (..., H, T, V), (..., T, D), {"wg": …}
+    """
+    if "wg" not in params:
+        return dgated, None, {}
+    dgated, gate = apply_hook(hook, "gated_heads", dgated), saved["gate"]
+    dgate = apply_hook(hook, "gate", activation_backward("sigmoid", dgated * saved["heads"], gate))
+    dx, weights = projection_backward(merge_heads(dgate), query, params, "g")
+    return dgated * sigmoid(gate), dx, weights
 
 
 def _undo_projections(

@@ -7,6 +7,7 @@ The recurrent form takes the tokens one by one. The chunked form takes C tokens 
 a matrix (C, C) as in attention, and what they read of the state before is a product.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
@@ -65,6 +66,78 @@ class RecallOptions(NamedTuple):
     heads: int = 1
     key_heads: int | None = None
     chunk: int | None = None
+
+
+class RecallConfig(NamedTuple):
+    """The layers of a model that keep a state, with what is before and after it.
+
+    rule, feature, scale   as in RecallOptions, and so heads and key_heads
+    key, value    features of a head of queries and keys, and of values
+    taps          tokens that a convolution of queries, keys and values reads, its own included; 0: there is none
+    activation    after that
+    step_limits   the least and the largest step Δ
+    has_skip      whether D of each head times its value is added to what is read
+    norm_groups   parts of what is read, side by side, of which the RMS norm is taken; 0: there is no norm
+    shares_norm   whether all parts have the same weights
+    gate          the activation of a gate by which what is read is multiplied; "": there is none
+    gates_first   whether the norm follows the gate
+    chunk         tokens of a text that are computed at once
+    """
+
+    rule: str
+    heads: int
+    key_heads: int
+    key: int
+    value: int
+    feature: str = "identity"
+    scale: float = 1.0
+    taps: int = 0
+    activation: str = "silu"
+    step_limits: tuple[float, float] = (0.0, math.inf)
+    has_skip: bool = False
+    norm_groups: int = 0
+    shares_norm: bool = False
+    gate: str = "silu"
+    gates_first: bool = False
+    chunk: int = 64
+
+    def options(self, tokens: int) -> RecallOptions:
+        """How the state is read by some tokens."""
+        chunk = self.chunk if tokens > 1 else None
+        return RecallOptions(self.rule, self.feature, False, self.scale, self.heads, self.key_heads, chunk)
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Features of all heads of queries, keys and values, by their letters.
+
+        >>> RecallConfig("gated-delta", 4, 2, 6, 5).widths
+        {'q': 12, 'k': 12, 'v': 20}
+        """
+        keys = self.key_heads * self.key
+        return {"q": keys, "k": keys, "v": self.heads * self.value}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the axes of parameters."""
+        values = self.widths["v"]
+        return {
+            "heads": values,
+            "key heads": self.widths["q"],
+            "head": self.heads,
+            "place": self.taps,
+            "part": values // self.norm_groups if self.norm_groups and self.shares_norm else values,
+        }
+
+    @property
+    def states(self) -> dict[str, dict[str, int]]:
+        """What a layer keeps of earlier tokens: the sizes of the axes of each part.
+
+        >>> RecallConfig("gated-delta", 4, 2, 6, 5).states
+        {'state': {'head': 4, 'key_dim': 6, 'value_dim': 5}}
+        """
+        windows = {f"{name}_window": {"token": self.taps - 1, "model": size} for name, size in self.widths.items()}
+        state = {"head": self.heads, "key_dim": self.key, "value_dim": self.value}
+        return (windows if self.taps > 1 else {}) | {"state": state}
 
 
 class Memory(NamedTuple):
@@ -152,6 +225,16 @@ def linear_attention(memory: Memory, state: Array | None = None, keep: Collectio
         for name in names:
             result[name][:, :, t] = found[name]
     return result | {"state": now}
+
+
+def read_memory(
+    memory: Memory, chunk: int | None = None, state: Array | None = None, keep: Collection[str] = ()
+) -> dict[str, Array]:
+    """Read a state after each token, some tokens at once or one by one.
+
+    chunk  tokens that are computed at once, without the steps to keep; None: one by one
+    """
+    return linear_attention(memory, state, keep) if chunk is None else chunked_linear_attention(memory, chunk, state)
 
 
 def first_state(memory: Memory, state: Array | None) -> Array:
@@ -433,7 +516,7 @@ def unit(x: Array) -> Array:
     >>> unit(np.array([3e-4, 4e-4])).round(4).tolist()
     [0.2683, 0.3578]
     """
-    length: Array = np.sqrt((x * x).sum(axis=-1, keepdims=True) + EPS)
+    length: Array = ((x * x).sum(axis=-1, keepdims=True) + EPS) ** 0.5  # NumPy and JAX compute it by the same text
     return x / length
 
 

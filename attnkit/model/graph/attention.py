@@ -467,5 +467,12 @@ def build_attention(place: Place) -> Built:
     yield Node(masked, "mask", (capped, *pair), square, layer, {"rules": rules, "padding": padding})
     yield Node(weights, "softmax", (masked,), square, layer, {"rules": rules})
     yield Node(heads, "mix", (weights, v), (*each, rules.value_dim), options=grouped)
+    if rules.is_gated:
+        projected, gate, gated = (f"{layer}.{name}" for name in ("gate_projected", "gate", "gated_heads"))
+        flat, split = place.states(rules.heads * rules.value_dim), (*each, rules.value_dim)
+        yield Node(projected, "linear", (place.x,), flat, layer, {"names": ("wg", "bg"), "heads": rules.heads})
+        yield Node(gate, "heads", (projected,), split, options={"heads": rules.heads})
+        yield Node(gated, "gated", (heads, gate), split, options={"activation": "sigmoid"})
+        heads = gated
     yield Node(joined, "join", (heads,), place.states(rules.heads * rules.value_dim))
     yield Node(output, "linear", (joined,), place.states(place.width()), layer, {"names": ("wo", "bo")})

@@ -6,7 +6,7 @@ The formula of a value is written once, with the array module of its scope. A ro
 what each library computes in its own way: without copies in NumPy, without shapes that depend on numbers in JAX.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from attnkit.model.formulas.activations import ACTIVATIONS
 from attnkit.model.formulas.experts import ExpertConfig, route, tokens_by_expert
 from attnkit.model.formulas.pooling import HEAD_POOLINGS
 from attnkit.model.formulas.positions import t5_bias
+from attnkit.model.formulas.recall import Memory, read_memory
 from attnkit.model.formulas.relative import RelativePositions, relative_scores
 from attnkit.model.formulas.rotary import rotate
 from attnkit.model.formulas.softmax import log_sum_exp, softmax
@@ -41,6 +42,7 @@ class Functions(NamedTuple):
     pool         (Config.pooling, x (..., T, D), real (..., T), tokens before the patches) -> (..., P)
     standardize  (x (..., D), whether x is centered, eps) -> x by its deviation, for nodes as models have them; None:
                  the library has no kernel of it
+    read_memory  (memory, tokens of a chunk, state, steps to keep) -> what is read, and the last state
     sum_experts  (expert, x, gates, chosen, count) -> the sum of the chosen experts of each token
     """
 
@@ -57,6 +59,7 @@ class Functions(NamedTuple):
     choose: Callable[[Array, ExpertConfig, Array | None], Array]
     sum_experts: Callable[[Expert, Array, Array, Array, int], Array]
     pool: Callable[[str, Array, Array, int], Array]
+    read_memory: Callable[[Memory, int | None, Array | None, Collection[str]], dict[str, Array]]
     convolve: Callable[[Array, Mapping[str, Array], ConvolutionLayer], Array]
     standardize: Callable[[Array, bool, float], Array] | None = None
 
@@ -104,5 +107,6 @@ NUMPY = Functions(
     choose=lambda logits, mixture, correction: route(logits, mixture, correction).chosen,
     sum_experts=sum_chosen,
     pool=lambda kind, x, real, before: HEAD_POOLINGS[kind].pool(x, real, before),
+    read_memory=read_memory,
     convolve=multiply_windows,
 )

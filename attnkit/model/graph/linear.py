@@ -89,6 +89,17 @@ def _undo_multiply(scope: Scope, dz: Array, z: Array, x: Array, y: Array) -> lis
     return [sum_to_shape(dz * y, x.shape), sum_to_shape(dz * x, y.shape)]
 
 
+def _gate(scope: Scope, x: Array, gate: Array) -> Array:
+    """x times the activation of a gate."""
+    y: Array = x * scope.functions.activations[scope.option("activation")](gate)
+    return y
+
+
+def _undo_gate(scope: Scope, dz: Array, z: Array, x: Array, gate: Array) -> list[Array]:
+    activation = scope.option("activation")
+    return [dz * scope.functions.activations[activation](gate), activation_backward(activation, dz * x, gate)]
+
+
 KINDS = {
     "scale": Kind(value=_scale, pullback=_undo_scale, cost=_count_scale),
     "add": Kind(value=_scale, pullback=_undo_scale, cost=_count_scale),
@@ -99,6 +110,7 @@ KINDS = {
         pullback=lambda scope, dy, y, x: [activation_backward(scope.option("activation"), dy, x)],
         cost=per_number(1),
     ),
+    "gated": Kind(value=_gate, pullback=_undo_gate, cost=per_number(2)),
     "multiply": Kind(value=lambda scope, x, y: x * y, pullback=_undo_multiply, cost=per_number(1)),
 }
 

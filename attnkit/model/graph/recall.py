@@ -1,9 +1,12 @@
-"""The nodes of linear attention: features, gates, and what is read of the state.
+"""The nodes of linear attention, alone and in a layer of a model.
 
 q, k, v     (B, H, T, K) as the state reads them: projected, split into heads, with their features
 beta, decay  (B, H, T, 1), or (B, H, T, K) for each row of the state; step: Δ, before them
 read        what each token reads of the state, (B, H, T, V); with Σ k beside it, (B, H, T, V + 1)
 heads       the same divided by Σ k, and with D v
+
+A layer has before them q_projected, q_convolved and q_activated, and those of keys and values; after them normed, gate,
+gated and output; and the states after the last token.
 
 Options of `recall`: `corrects`, whether the delta rule applies; `gates`, the names of its inputs after q, k and v;
 `divides`, whether Σ k is kept beside the state; `chunk`; `state` (B, H, K, V), before the first token; `real` (B, T),
@@ -20,51 +23,60 @@ from attnkit.model.dtypes import Array
 from attnkit.model.formulas.activations import sigmoid
 from attnkit.model.formulas.head_views import merge_heads, view_heads
 from attnkit.model.formulas.linear import sum_to_shape
+from attnkit.model.formulas.norms import rms_norm_vjp
 from attnkit.model.formulas.recall import (
     FEATURES,
     RULES,
     Memory,
+    RecallConfig,
     RecallOptions,
-    chunked_linear_attention,
-    decay_of_step,
-    linear_attention,
     linear_attention_backward,
     retnet_decay,
     softplus,
 )
 from attnkit.model.graph.costs import Cost, Costs, Sizes, per_number
-from attnkit.model.graph.nodes import Built, Kind, Node, Scope
+from attnkit.model.graph.functions import NUMPY, Functions
+from attnkit.model.graph.linear import standardize
+from attnkit.model.graph.nodes import LAST, Built, Kind, Node, Place, Scope
 
 Options = Mapping[str, Any]
+NO_LIMITS = (0.0, np.inf)  # of a step
 
 
-def as_memory(options: Options, q: Array, k: Array, v: Array, *gates: Array) -> Memory:
+def as_memory(options: Options, q: Array, k: Array, v: Array, *gates: Array, xp: Any = np) -> Memory:
     """What the state reads and writes: key heads repeated, no padding written."""
     named, times = dict(zip(options["gates"], gates, strict=True)), v.shape[1] // k.shape[1]
-    q, k = (one if times == 1 else np.repeat(one, times, axis=1) for one in (q, k))
+    q, k = (one if times == 1 else xp.repeat(one, times, axis=1) for one in (q, k))
     decay, beta = named.get("decay"), named.get("beta")
     if options["divides"]:
-        v = np.concatenate([v, np.ones_like(v[..., :1])], axis=-1)
+        v = xp.concatenate([v, xp.ones_like(v[..., :1])], axis=-1)
     if decay is not None:
-        decay = fill_padding(options, decay, 1)
-    return Memory(q, fill_padding(options, k), v, decay, None if beta is None else beta[..., 0], options["corrects"])
+        decay = fill_padding(options, decay, 1, xp)
+    beta = None if beta is None else beta[..., 0]
+    return Memory(q, fill_padding(options, k, 0, xp), v, decay, beta, options["corrects"])
 
 
-def fill_padding(options: Options, x: Array, value: float = 0) -> Array:
+def fill_padding(options: Options, x: Array, value: float = 0, xp: Any = np) -> Array:
     """x (B, H, T, K) with a number at padding."""
     real = options["real"]
-    return x if real is None else np.where(real[:, None, :, None], x, np.asarray(value, x.dtype))
+    return x if real is None else xp.where(real[:, None, :, None], x, np.asarray(value, x.dtype))
 
 
-def run_recall(options: Options, arrays: Sequence[Array], keep: Collection[str] = ()) -> dict[str, Array]:
+def run_recall(
+    options: Options, arrays: Sequence[Array], keep: Collection[str] = (), functions: Functions = NUMPY
+) -> dict[str, Array]:
     """What is read of the state, and the last state, by the options of a node."""
-    memory, state, chunk = as_memory(options, *arrays), options["state"], options["chunk"]
-    found = linear_attention(memory, state, keep) if chunk is None else chunked_linear_attention(memory, chunk, state)
-    return found | {"output": fill_padding(options, found["output"])}
+    memory = as_memory(options, *arrays, xp=functions.xp)
+    found = functions.read_memory(memory, options["chunk"], options["state"], keep)
+    return found | {"output": fill_padding(options, found["output"], 0, functions.xp)}
 
 
 def _recall(scope: Scope, *arrays: Array) -> Array:
-    return run_recall(scope.node.options, arrays)["output"]
+    return run_recall(scope.node.options, arrays, functions=scope.functions)["output"]
+
+
+def _last_state(scope: Scope, *arrays: Array) -> Array:
+    return run_recall(scope.node.options, arrays, functions=scope.functions)["state"]
 
 
 def _undo_recall(scope: Scope, dy: Array, y: Array, *arrays: Array) -> list[Array]:
@@ -158,8 +170,9 @@ def _undo_given(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
 
 
 def _step(scope: Scope, x: Array) -> Array:
-    """Δ = softplus(x + b) by heads: (B, T, H A) -> (B, H, T, A)."""
-    return view_heads(softplus(_shifted(scope, x)), scope.node.shape[1])
+    """Δ = softplus(x + b) by heads, within limits: (B, T, H A) -> (B, H, T, A)."""
+    step = scope.xp.logaddexp(_shifted(scope, x), np.zeros((), x.dtype))
+    return view_heads(scope.xp.clip(step, *scope.option("limits", NO_LIMITS)), scope.node.shape[1])
 
 
 def _shifted(scope: Scope, x: Array) -> Array:
@@ -168,7 +181,9 @@ def _shifted(scope: Scope, x: Array) -> Array:
 
 
 def _undo_step(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
-    dx = merge_heads(dy) * sigmoid(_shifted(scope, x))
+    shifted, (least, most) = _shifted(scope, x), scope.option("limits", NO_LIMITS)
+    step = softplus(shifted)
+    dx = np.where((step >= least) & (step <= most), merge_heads(dy) * sigmoid(shifted), 0)
     if (bias := scope.parameter("dt_bias")) is not None:
         scope.add(scope.node.layer, {"dt_bias": sum_to_shape(dx, bias.shape)})
     return [dx]
@@ -181,7 +196,9 @@ def _count_step(sizes: Sizes) -> Costs:
 
 def _decay(scope: Scope, step: Array) -> Array:
     """The factors of a step, e^(−Δ e^A): (B, H, T, A) -> the same."""
-    return decay_of_step(step, _log_rate(scope))
+    rate = _log_rate(scope)
+    y: Array = scope.xp.exp(-step if rate is None else -step * scope.xp.exp(rate))
+    return y
 
 
 def _log_rate(scope: Scope) -> Array | None:
@@ -240,7 +257,32 @@ def _undo_skip(scope: Scope, dy: Array, y: Array, x: Array, v: Array) -> list[Ar
     return [dy, dy * skip[:, None, None]]
 
 
+def _norm_groups(scope: Scope, x: Array) -> Array:
+    """RMS norm of parts of what is read side by side: (B, T, W) -> (B, T, W)."""
+    parts = x.reshape(*x.shape[:-1], scope.option("groups"), -1)
+    y = standardize(scope, parts, "rms", scope.option("eps")).reshape(x.shape)
+    gamma = scope.parameter("gamma")
+    return y if gamma is None else y * scope.xp.resize(gamma, x.shape[-1:])
+
+
+def _undo_norm_groups(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    parts, gamma = x.reshape(*x.shape[:-1], scope.option("groups"), -1), scope.parameter("gamma")
+    normalized, pullback = rms_norm_vjp(parts, eps=scope.option("eps"))
+    if gamma is not None:
+        along = (dy * normalized.reshape(x.shape)).sum(axis=(0, 1)).reshape(-1, len(gamma)).sum(axis=0)
+        scope.add(scope.node.layer, {"gamma": along})
+        dy = dy * np.resize(gamma, x.shape[-1:])
+    return [pullback(dy.reshape(parts.shape)).x.reshape(x.shape)]
+
+
+def _count_norm_groups(sizes: Sizes) -> Costs:
+    names = sizes.found("gamma")
+    return [sizes.elementwise(3 + len(names), *names)]
+
+
 KINDS = {
+    "final state": Kind(value=_last_state),
+    "norm of groups": Kind(value=_norm_groups, pullback=_undo_norm_groups, cost=_count_norm_groups),
     "recall": Kind(value=_recall, pullback=_undo_recall, cost=_count_recall),
     "features": Kind(
         value=_features,
@@ -273,11 +315,13 @@ def build_recall(
     layer: str = "",
     state: Array | None = None,
     real: Array | None = None,
+    limits: tuple[float, float] = NO_LIMITS,
 ) -> Built:
     """The nodes of linear attention; the last one is its result.
 
-    sources  query, key, value, and of gates that are given beta and decay; weights of others read the query
-    shapes   of the parameters of the layer
+    sources  query, key, value, and of gates that are given beta and decay; weights of others read x, by default the
+             query
+    shapes   of the parameters of the layer; limits: of a step
     """
     rule, sites, heads = RULES[options.rule], dict[str, Node](), options.heads
     for name, count in (("query", options.key_heads or heads), ("key", options.key_heads or heads), ("value", heads)):
@@ -285,14 +329,14 @@ def build_recall(
             sites[name[0]] = node
             yield node
     v, gates = sites["v"].shape, dict[str, str]()
-    for node in _build_gates(options, sources, shapes, v[:-1], layer):
+    for node in _build_gates(options, sources, shapes, v[:-1], layer, limits):
         gates[node.site.rpartition(".")[2]] = node.site
         yield node
     if rule.strength == "step":
         gates["beta"] = gates["step"]
     used = [name for name in ("beta", "decay") if name in gates]
     at = f"{layer}." if layer else ""
-    own = {"corrects": rule.corrects, "gates": used, "divides": options.divide, "chunk": options.chunk}
+    own = {"corrects": rule.corrects, "gates": used, "divides": options.divide, "chunk": options.chunk, "part": "state"}
     inputs = (*(sites[letter].site for letter in "qkv"), *(gates[name] for name in used))
     last = Node(
         f"{at}read", "recall", inputs, (*v[:-1], v[-1] + options.divide), layer, own | {"state": state, "real": real}
@@ -337,12 +381,13 @@ def _build_gates(
     shapes: Mapping[str, tuple[int, ...]],
     rows: tuple[int, ...],
     layer: str,
+    limits: tuple[float, float],
 ) -> Iterator[Node]:
     """Yield beta, step and decay of a rule, each as it is given, or by weights of x.
 
     rows  (B, H, T)
     """
-    rule, x, at = RULES[options.rule], sources["query"], f"{layer}." if layer else ""
+    rule, x, at = RULES[options.rule], sources.get("x", sources["query"]), f"{layer}." if layer else ""
     takes_step = rule.decay in ("given", "step") and "decay" not in sources
     for name in ("beta", "decay"):
         if name in sources:
@@ -361,9 +406,62 @@ def _build_gates(
         flat = (rows[0], rows[2], shapes["wdt"][1])
         yield Node(f"{at}dt_projected", "linear", (x.site,), flat, layer, {"names": ("wdt", "")})
         width = flat[-1] // rows[1]
-        yield Node(f"{at}step", "step", (f"{at}dt_projected",), (*rows, width), layer)
+        yield Node(f"{at}step", "step", (f"{at}dt_projected",), (*rows, width), layer, {"limits": limits})
     if takes_step:
         width = shapes["wdt"][1] // rows[1] if "wdt" in shapes and not is_given_step else 1
         yield Node(f"{at}decay", "decay of step", (f"{at}step",), (*rows, width), layer)
     elif rule.decay == "fixed":
         yield Node(f"{at}decay", "fixed decay", (), (*rows, 1), layer)
+
+
+def build_recall_layer(place: Place) -> Built:
+    """The nodes of a layer of a model that keeps a state."""
+    config, layer, x = place.core.config, place.step.layer, place.x
+    recall = config.recall
+    assert recall is not None
+    begin, sources = {"state": None, "real": place.real()}, {"x": ReadSite(x, place.states(config.width))}
+    windows = list[Node]()
+    for name in ("query", "key", "value"):
+        letter = name[0]
+        site, shape = f"{layer}.{letter}_projected", place.states(recall.widths[letter])
+        yield Node(site, "linear", (x,), shape, layer, {"names": (f"w{letter}", f"b{letter}")})
+        if recall.taps > 1:
+            part, names = f"{letter}_window", {"names": (f"conv_{letter}", f"conv_bias_{letter}")}
+            own, window = begin | {"part": part}, (place.batch, recall.taps - 1, shape[-1])
+            windows.append(Node(f"{layer}.{LAST}{part}", "last window", (site,), window, layer, own))
+            convolved, activated = f"{layer}.{letter}_convolved", f"{layer}.{letter}_activated"
+            yield Node(convolved, "causal convolution", (site,), shape, layer, names | own)
+            yield Node(activated, "activate", (convolved,), shape, options={"activation": recall.activation})
+            site = activated
+        sources[name] = ReadSite(site, shape)
+    own_names = [name for name in ("wbeta", "wdt", *["D"] * recall.has_skip) if name != "wbeta" or _has_beta(recall)]
+    shapes = {name: config.parameter_shape(layer, name) for name in own_names}
+    options, states = recall.options(place.tokens), list[Node]()
+    for node in build_recall(options, sources, shapes, layer=layer, real=begin["real"], limits=recall.step_limits):
+        yield node
+        if node.kind == "recall":
+            state = (place.batch, *recall.states["state"].values())
+            states.append(Node(f"{layer}.{LAST}state", "final state", node.inputs, state, layer, node.options))
+    yield from [*windows, *states]
+    yield from _build_read(place, recall, node.site)
+
+
+def _has_beta(recall: RecallConfig) -> bool:
+    return RULES[recall.rule].strength == "sigmoid"
+
+
+def _build_read(place: Place, recall: RecallConfig, site: str) -> Built:
+    """The norm and the gate of what is read, in their order, and the result."""
+    config, layer, wide = place.core.config, place.step.layer, place.states(recall.widths["v"])
+    steps = ["normed"] * bool(recall.norm_groups) + ["gated"] * bool(recall.gate)
+    if recall.gate:
+        yield Node(f"{layer}.gate", "linear", (place.x,), wide, layer, {"names": ("wg", "bg")})
+    for name in reversed(steps) if recall.gates_first else steps:
+        if name == "normed":
+            norm = {"groups": recall.norm_groups, "eps": config.eps, "names": ("gamma", "")}
+            yield Node(f"{layer}.normed", "norm of groups", (site,), wide, layer, norm)
+        else:
+            gate = {"activation": recall.gate}
+            yield Node(f"{layer}.gated", "gated", (site, f"{layer}.gate"), wide, options=gate)
+        site = f"{layer}.{name}"
+    yield Node(f"{layer}.output", "linear", (site,), place.states(config.width), layer, {"names": ("wo", "bo")})

@@ -14,7 +14,7 @@ from attnkit.model.attention import normalize_heads, project_heads
 from attnkit.model.config import AttentionRules, Config, Step, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, quiet
-from attnkit.model.formulas.activations import ACTIVATIONS
+from attnkit.model.formulas.activations import ACTIVATIONS, sigmoid
 from attnkit.model.formulas.dense_attention import MULTI_HEAD_DEFAULT
 from attnkit.model.formulas.experts import ExpertConfig, mix_experts
 from attnkit.model.formulas.feedforward import feed_forward
@@ -277,6 +277,7 @@ def _self_attention(rules: AttentionRules, params: Parameters, layer: str, cache
     groups, heads, width = rules.kv_heads, rules.heads // rules.kv_heads, rules.head_dim
     window, clip, norm = rules.window[0], rules.clip, rules.norm
     sinks = params["sinks"].reshape(groups, heads, 1) if "sinks" in params else None
+    gate = _linear(params["wg"], params.get("bg")) if "wg" in params else None
 
     def normalize(x: Array, letter: str, count: int) -> Array:
         if norm is None:
@@ -298,7 +299,8 @@ def _self_attention(rules: AttentionRules, params: Parameters, layer: str, cache
         bias = relative.get("bias")  # (H, 1, S)
         if bias is not None:
             bias = bias.reshape(groups, heads, -1)[..., -keys.shape[-2] :]
-        return out(_weighted_values(q, keys, values, rules, bias, sinks))
+        y = _weighted_values(q, keys, values, rules, bias, sinks)
+        return out(y if gate is None else y * sigmoid(gate(x)))
 
     return attend
 

@@ -3,9 +3,10 @@
 Its nodes are in the order of its plan.
 
 The names of sites are those of traces, and some that traces lack: `embed.words`, `embed.types`, `positions.rows`,
-`q_projected`, `k_projected`, `v_projected`, `joined`, `embed.patches`, `q_latent_projected`, `kv_latent_projected`,
-`ffn.experts`, `ffn.shared_gate`, `shared.hidden` to `shared.output`, `head.pooled`, `head.hidden`, `vector.probe`,
-`vector.state`, `vector`, and those at the head of recurrence.py. The batch is the first axis of every array.
+`q_projected`, `k_projected`, `v_projected`, `gate_projected`, `joined`, `embed.patches`, `q_latent_projected`,
+`kv_latent_projected`, `ffn.experts`, `ffn.shared_gate`, `shared.hidden` to `shared.output`, `head.pooled`,
+`head.hidden`, `vector.probe`, `vector.state`, `vector`, and those at the head of recurrence.py. The batch is the
+first axis of every array.
 """
 
 from collections.abc import Generator, Sequence

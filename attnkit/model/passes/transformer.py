@@ -14,6 +14,7 @@ from attnkit.model.attention import attention, project_heads, with_relative_scor
 from attnkit.model.config import Config, StackConfig, Step, layer_steps
 from attnkit.model.context import Context, Model, Params
 from attnkit.model.dtypes import Array, output_dtype, quiet, working
+from attnkit.model.formulas.activations import sigmoid
 from attnkit.model.formulas.dense_attention import MULTI_HEAD_DEFAULT, MultiHeadOptions
 from attnkit.model.formulas.head_views import merge_heads
 from attnkit.model.formulas.linear import add, linear, scaled
@@ -147,6 +148,8 @@ def apply_packed(
         texts = [stack_texts(one[:, order[start:stop]], count) for one in (q, k, v)]
         merged[order[start:stop]] = merge_heads(attend_texts(texts, options)).reshape(stop - start, -1)
         start = stop
+    if "wg" in params:
+        merged = merged * sigmoid(linear(x, params["wg"], params.get("bg"), products=ARRANGED))
     output = linear(merged, params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"), products=ARRANGED)
     return output.astype(output_dtype(x), copy=False)
 

@@ -1,0 +1,22 @@
+"""Qwen3.5 with the experts of Qwen2, whose gates always have the sum 1."""
+
+from attnkit.checkpoints import qwen3_5_text, qwen3_moe, qwen3_next
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.weights import Layers, Weights
+from attnkit.model.config import Config
+
+VARIANT_OF = qwen3_next
+FIELDS = {key: value for key, value in qwen3_next.FIELDS.items() if key not in ("dense layers", "router")}
+FIELDS |= {"hidden width": "moe_intermediate_size"}
+PREFIXES = qwen3_5_text.PREFIXES
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    shared = raw.get_int("shared_expert_intermediate_size", 512)
+    raw.expect(norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[])
+    experts = qwen3_moe.read_mixture(raw, count=256, chosen=8, hidden=512, renormalizes=True, shared=shared)
+    return qwen3_next.read_hybrid(raw, stored, kv_heads=2, hidden=experts.hidden, experts=experts)
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    return qwen3_next.add_experts(qwen3_5_text.map_layers(raw))
