@@ -30,10 +30,11 @@ ARCHITECTURES = {
     "falcon-40b": "falcon", "falcon-11b": "falcon", "bloom": "bloom", "mixtral": "llama", "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "gpt_oss": "gpt-oss",
     "lfm2": "lfm2", "lfm2-biases": "lfm2",
+    "qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",
     "deepseek_v2": "deepseek2", "deepseek_v2-greedy": "deepseek2", "deepseek_v3": "deepseek2",
     "nomic_bert": "nomic-bert", "jina_embeddings_v3": "jina-bert-v3", "eurobert": "eurobert",
 }  # fmt: skip
-DRAWN = ("decoders", "embedders", "shortconv")  # tables of the references
+DRAWN = ("decoders", "embedders", "recall", "shortconv")  # tables of the references
 PREFIXES = {
     "bloom": "transformer.",
     "bert": "bert.",
@@ -70,6 +71,7 @@ CHANGES = {
         "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
     },
     "t5-gated": {"relative_attention_max_distance": 128},
+    "qwen3_next": {"layer_types": None, "mlp_only_layers": []},
 }
 
 
@@ -102,6 +104,20 @@ def wide_shapes(config):
 def sparse_shapes(model, shapes):
     """The shapes of a model with experts in every layer, the only ones that llama.cpp has of these families."""
     number = {"qwen2_moe": 0, "qwen3_moe": 1}.get(model)
+    if model == "qwen3_next":  # whose fourth layer has attention, as llama.cpp has it
+        mixers, networks = (
+            {
+                at: {name for name in shapes if f".layers.{origin}." in name and (".mlp." in name) is is_network}
+                for at, origin in origins.items()
+            }
+            for is_network, origins in ((False, {0: 0, 1: 0, 2: 0, 3: 1}), (True, dict.fromkeys(range(4), 0)))
+        )
+        layers = {
+            re.sub(r"\.layers\.[0-9]+\.", f".layers.{at}.", name): shapes[name]
+            for at in range(4)
+            for name in mixers[at] | networks[at]
+        }
+        return {name: shape for name, shape in shapes.items() if ".layers." not in name} | layers
     if number is None:
         return shapes
     others = {name: shape for name, shape in shapes.items() if ".layers." not in name}
@@ -181,12 +197,15 @@ def convert_tensors(model, config, tensors):  # noqa: C901 - a line for each cha
             stored[f"{layer}.attn_k_b.weight"] = by_head[:, :content].swapaxes(1, 2)
             stored[f"{layer}.attn_v_b.weight"] = by_head[:, content:]
             continue
+        if architecture in ("qwen3next", "qwen35", "qwen35moe") and (delta := delta_tensors(name, array, config)):
+            stored |= delta
+            continue
         key = rename(bare, names)
         if key is None:
             continue  # a head that llama.cpp leaves out
         if architecture in PERMUTED and re.search(r"\.[qk]_proj$", bare):
             array = permute(array, heads if ".q_proj" in bare else groups)
-        if architecture.startswith("gemma") and bare.endswith("norm"):
+        if architecture.startswith(("gemma", "qwen35", "qwen3next")) and bare.endswith("norm"):
             array = array + np.float32(1)
         if architecture == "gpt2" and re.search(r"\.c_(attn|proj|fc)$", bare):
             array = array.T
@@ -202,6 +221,42 @@ def convert_tensors(model, config, tensors):  # noqa: C901 - a line for each cha
         stored[f"{key}.{suffix}"] = array
     stacked = {key: np.stack([rows[at] for at in sorted(rows)]) for key, rows in (norms | experts).items()}
     return stored | stacked
+
+
+def delta_tensors(name, array, config):
+    """The tensors of a layer with a state, changed: Qwen3NextModel, and heads of values by key head apart."""
+    if ".linear_attn." not in name:
+        return {}
+    groups, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    keys = groups * config["linear_key_head_dim"]
+    layer, part = f"blk.{name.split('.')[2]}", name.partition(".linear_attn.")[2]
+    is_packed = config["model_type"] == "qwen3_next"
+
+    def moved(rows, first=0):
+        if is_packed:
+            return rows
+        apart = rows[first:].reshape(groups, heads // groups, -1, *rows.shape[1:]).swapaxes(0, 1)
+        return np.concatenate([rows[:first], apart.reshape(rows[first:].shape)])
+
+    if part == "in_proj_qkvz.weight":
+        each = keys // groups, config["linear_value_head_dim"] * heads // groups
+        q, k, v, z = np.split(
+            array.reshape(groups, -1, array.shape[-1]), np.cumsum([each[0], each[0], each[1]]), axis=1
+        )
+        flat = [one.reshape(-1, array.shape[-1]) for one in (q, k, v, z)]
+        return {f"{layer}.attn_qkv.weight": np.concatenate(flat[:3]), f"{layer}.attn_gate.weight": flat[3]}
+    return {
+        "A_log": lambda: {f"{layer}.ssm_a": -np.exp(moved(array))},
+        "dt_bias": lambda: {f"{layer}.ssm_dt.bias": moved(array)},
+        "conv1d.weight": lambda: {f"{layer}.ssm_conv1d.weight": moved(array[:, 0], 2 * keys)},
+        "norm.weight": lambda: {f"{layer}.ssm_norm.weight": array},
+        "out_proj.weight": lambda: {f"{layer}.ssm_out.weight": moved(array.T).T},
+        "in_proj_ba.weight": lambda: {f"{layer}.ssm_ba.weight": array},
+        "in_proj_qkv.weight": lambda: {f"{layer}.attn_qkv.weight": moved(array, 2 * keys)},
+        "in_proj_z.weight": lambda: {f"{layer}.attn_gate.weight": moved(array)},
+        "in_proj_b.weight": lambda: {f"{layer}.ssm_beta.weight": moved(array)},
+        "in_proj_a.weight": lambda: {f"{layer}.ssm_alpha.weight": moved(array)},
+    }[part]()
 
 
 def split_gates(name, array):
@@ -279,10 +334,10 @@ def convert_metadata(model, config):  # noqa: C901 - a line for each kind of mod
     part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor"))
     if kind in ("phi", "phi3", "stablelm", "gpt_neox"):
         keys["rope.dimension_count"] = int(head_dim * (part or 1.0))
-    if kind in ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"):
+    if kind in ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss", "qwen3_next", "qwen3_5_moe_text"):
         keys["expert_count"] = config.get("num_local_experts") or config.get("num_experts")
         keys["expert_used_count"] = config["num_experts_per_tok"]
-    if kind in ("qwen2_moe", "qwen3_moe"):
+    if kind in ("qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe_text"):
         keys["expert_feed_forward_length"] = config["moe_intermediate_size"]
         keys["expert_shared_feed_forward_length"] = config.get("shared_expert_intermediate_size")
     if kind == "gpt_oss":
@@ -296,6 +351,17 @@ def convert_metadata(model, config):  # noqa: C901 - a line for each kind of mod
         keys["rope.freq_base_swa"] = keys["rope.freq_base"]
     if kind == "bloom":
         keys["attention.head_count_kv"] = heads
+    if kind in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"):
+        keys |= {
+            "rope.dimension_count": int(head_dim * rope["partial_rotary_factor"]),
+            "rope.dimension_sections": [*rope["mrope_section"], 0] if "mrope_section" in rope else None,
+            "ssm.conv_kernel": config["linear_conv_kernel_dim"],
+            "ssm.state_size": config["linear_key_head_dim"],
+            "ssm.group_count": config["linear_num_key_heads"],
+            "ssm.time_step_rank": config["linear_num_value_heads"],
+            "ssm.inner_size": config["linear_num_value_heads"] * config["linear_value_head_dim"],
+            "full_attention_interval": 4,
+        }
     if kind == "lfm2":
         shared = keys["attention.head_count_kv"]
         keys["attention.head_count_kv"] = [0 if one == "conv" else shared for one in config["layer_types"]]

@@ -51,6 +51,8 @@ KINDS: dict[str, ValueType[Any]] = {  # of keys after the name of the architectu
     ),
     **dict.fromkeys(("use_parallel_residual", "expert_weights_norm", "attention.causal"), FLAG),
     "attention.sliding_window_pattern": FLAGS,
+    "attention.recurrent_layers": FLAGS,
+    "rope.dimension_sections": WHOLES,
     "rope.scaling.type": TEXT,
     "expert_count": ValueType(
         f"a whole number, at most {MOST_EXPERTS}", lambda value: type(value) is int and 0 <= value <= MOST_EXPERTS
@@ -94,6 +96,10 @@ METADATA = {  # fact of a model -> the key that states it, after the name of the
     "expert factor": "expert_weights_scale",
     "first token": "decoder_start_token_id",
     "taps": "shortconv.l_cache",
+    "state taps": "ssm.conv_kernel",
+    "state width": "ssm.state_size",
+    "state groups": "ssm.group_count",
+    "state heads": "ssm.time_step_rank",
 }
 SHARED = "key/value heads"
 AGAIN = {  # keys that no family reads, and what they have to be equal to
@@ -352,6 +358,7 @@ ARCHITECTURES = {  # of llama.cpp -> family
     "deepseek2": "deepseek_v2", "qwen2": "qwen2", "qwen3": "qwen3", "smollm3": "smollm3", "granite": "granite",
     "gemma": "gemma", "gemma2": "gemma2", "gemma3": "gemma3_text", "olmo": "olmo", "olmo2": "olmo2", "phi2": "phi",
     "phi3": "phi3", "stablelm": "stablelm", "command-r": "cohere", "cohere2": "cohere2", "gptneox": "gpt_neox",
+    "qwen3next": "qwen3_next", "qwen35": "qwen3_5_text", "qwen35moe": "qwen3_5_moe_text",
     "falcon": "falcon", "bloom": "bloom", "lfm2": "lfm2", "gpt2": "gpt2", "bert": "bert", "t5": "t5", "t5encoder": "t5",
     "nomic-bert": "nomic_bert", "jina-bert-v3": "jina_embeddings_v3", "eurobert": "eurobert",
 }  # fmt: skip
@@ -489,10 +496,12 @@ def name_tensors(file: ModelFile, architecture: Architecture, values: Values) ->
     for name, (_, shape) in file.entries.items():
         if 0 in shape:  # of any number of experts or heads, in no bytes
             raise DataError(f"tensor {name[:100]!r} has shape {shape} (expected at least 1 of each)")
-    names = architecture.names_of(file)
+    names, layers = architecture.names_of(file), values.get("num_hidden_layers", 0)
+    further = layers if file.get_int("nextn_predict_layers") else math.inf  # whose blocks predict further tokens
     parts = {name: part for part in file.parts for name in part.entries}
     for part in file.parts:
         read_apart = {*ROPE_FACTORS, *(name for name in part.entries if is_scale(parts, name))}
+        read_apart |= {name for name in part.entries if (block := BLOCK.match(name)) and int(block[1]) >= further}
         found = (find_published(file, architecture, names, name) for name in part.entries if name not in read_apart)
         restored = {published: one for many in found for published, one in many.items()}
         entries = {name: one.entry(parts) for name, one in restored.items()}

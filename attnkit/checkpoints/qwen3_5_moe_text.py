@@ -1,6 +1,8 @@
 """Qwen3.5 with the experts of Qwen2, whose gates always have the sum 1."""
 
-from attnkit.checkpoints import qwen3_5_text, qwen3_moe, qwen3_next
+from functools import partial
+
+from attnkit.checkpoints import llama, qwen3_5_text, qwen3_moe, qwen3_next
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
@@ -20,3 +22,12 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 def map_layers(raw: ConfigReader) -> Layers:
     return qwen3_next.add_experts(qwen3_5_text.map_layers(raw))
+
+
+EXPERTS = llama.name_gguf({**qwen3_moe.GGUF_EXPERTS, "ffn_norm": ""})
+GGUF = {
+    "keys": qwen3_next.GGUF["keys"],
+    "names": {**EXPERTS, **qwen3_5_text.NAMES},
+    "infer": (*qwen3_next.INFER, partial(qwen3_moe.infer_experts, renormalizes=True)),
+    "changes": qwen3_5_text.CHANGES,
+}

@@ -6,22 +6,26 @@ its weight.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from attnkit.checkpoints import llama, qwen2_moe, qwen3_moe
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.mixtral import map_mixture
 from attnkit.checkpoints.weights import Layers, Share, Specs, TensorSpec, Weights, map_linear
+from attnkit.errors import DataError
 from attnkit.model.config import Config
+from attnkit.model.dtypes import Array
 from attnkit.model.formulas.recall import RecallConfig
 
 VARIANT_OF = qwen2_moe
 LINEAR = "linear_attention"
 MIXERS = {LINEAR: "recall", "mamba": "recall", llama.FULL: "self", "attention": "self"}  # kinds of layers, old ones too
 FIELDS = {key: value for key, value in qwen2_moe.FIELDS.items() if key != "windows"} | {
-    "biases": "attention_bias", "mixers": "layer_types full_attention_interval", "taps": "linear_conv_kernel_dim",
-    "recall heads": "linear_num_value_heads linear_num_key_heads",
-    "recall widths": "linear_value_head_dim linear_key_head_dim",
+    "biases": "attention_bias", "mixers": "layer_types full_attention_interval",
+    "state": "linear_num_value_heads", "state taps": "linear_conv_kernel_dim", "rotated features": llama.PARTIAL,
 }  # fmt: skip
 SMALLEST = {
     "head_dim": 8, "linear_num_value_heads": 2, "linear_num_key_heads": 1, "linear_value_head_dim": 3,
@@ -182,3 +186,66 @@ def add_experts(layers: Layers) -> Layers:
     gate = TensorSpec((f"{qwen3_moe.MIXTURE}.shared_expert_gate.weight",), transposed=True)
     mixture["decoder.{n}.router"] = {**mixture["decoder.{n}.router"], "shared_gate": gate}
     return mixture
+
+
+def infer_states(file: Any) -> dict[str, Any]:
+    """Which layers keep a state, its values, and what predicts further tokens."""
+    further = file.get_int("nextn_predict_layers")
+    layers, heads = file.get_int("block_count") - further, file.get_int("ssm.time_step_rank")
+    inner, values = file.get_int("ssm.inner_size"), dict[str, Any]()
+    if inner and heads and inner % heads:
+        raise DataError(f"ssm.inner_size {inner} is not divisible by ssm.time_step_rank {heads}", file.name)
+    if inner and heads:
+        values["linear_value_head_dim"] = inner // heads
+    if (sections := file.get("rope.dimension_sections")) is not None:
+        values["rope_parameters"] = {"mrope_section": sections[:3]}
+    if (keeps := file.get("attention.recurrent_layers")) is not None:
+        values["layer_types"] = [LINEAR if one else llama.FULL for one in keeps][:layers]
+    return values | {"num_hidden_layers": layers, "full_attention_interval": file.get_int("full_attention_interval", 4)}
+
+
+def join_by_key_head(qkv: Array, gates: Array, values: Mapping[str, Any]) -> Array:
+    """Queries, keys, values and gates by key head, from two tensors.
+
+    >>> sizes = {"linear_num_key_heads": 2, "linear_key_head_dim": 1}
+    >>> join_by_key_head(np.arange(8), np.arange(8, 12), sizes)
+    array([ 0,  2,  4,  5,  8,  9,  1,  3,  6,  7, 10, 11])
+    """
+    groups = values["linear_num_key_heads"]
+    keys = groups * values["linear_key_head_dim"]
+    parts = [*np.split(qkv, [keys, 2 * keys]), gates]
+    by_head = [part.reshape(groups, -1, *part.shape[1:]) for part in parts]
+    return np.concatenate(by_head, axis=1).reshape(-1, *qkv.shape[1:])
+
+
+BLOCK = {
+    "post_attention_norm": "post_attention_layernorm", "ffn_norm": "", "ssm_ba": "linear_attn.in_proj_ba",
+    "ssm_alpha": "linear_attn.in_proj_a", "ssm_beta": "linear_attn.in_proj_b", "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias", "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj", "ssm_in": "linear_attn.in_proj_qkvz",
+}  # fmt: skip
+RATE = (lambda array, values: np.log(-array),)  # which is stored as −e^A
+NORMS = ("attn_norm", "post_attention_norm", "attn_q_norm", "attn_k_norm")
+CHANGES = {
+    **{f"blk.{{n}}.{name}": "less one" for name in NORMS}, "output_norm": "less one", "blk.{n}.ssm_a": RATE,
+    "blk.{n}.ssm_conv1d": (lambda array, values: array[:, None], lambda shape: (shape[0], 1, *shape[1:])),
+    "blk.{n}.ffn_gate_inp_shexp": qwen2_moe.GGUF["changes"]["blk.{n}.ffn_gate_inp_shexp"],
+}  # fmt: skip
+STATE_KEYS = (
+    ("linear_conv_kernel_dim", "state taps"), ("linear_key_head_dim", "state width"),
+    ("linear_num_key_heads", "state groups"), ("linear_num_value_heads", "state heads"),
+)  # fmt: skip
+INFER: tuple[Any, ...] = ("head", "biases", "rotation", ("rotated part", llama.PARTIAL), infer_states)
+GGUF = {
+    "keys": (*llama.USUAL_GGUF["keys"], *STATE_KEYS, "experts", "chosen experts", "expert width", "shared width"),
+    "names": llama.name_gguf(
+        {**qwen3_moe.GGUF_EXPERTS, **BLOCK, "attn_qkv": "linear_attn.in_proj_qkvz", "attn_gate": ""}
+    ),
+    "infer": (*INFER, partial(qwen3_moe.infer_experts, renormalizes=True)),
+    "changes": CHANGES
+    | {
+        "blk.{n}.attn_qkv": (
+            join_by_key_head, lambda shape, gates: (shape[0] + gates[0], *shape[1:]), "blk.{n}.attn_gate.weight"
+        )
+    },
+}  # fmt: skip

@@ -27,7 +27,7 @@ HARMLESS = {  # reason -> patterns of names, without the prefix of the family
     "positions that the configuration leaves out": (r"^embeddings\.position_embeddings\.weight$",),
     "of the other tower": (
         r"^(text|vision)_model\.", r"^(text|visual)_projection\.", r"^logit_(scale|bias)$",
-        r"(^|\.)(vision_tower|multi_modal_projector)\.",
+        r"(^|\.)(vision_tower|multi_modal_projector|visual)\.",
     ),
     FURTHER: (r"^mtp\.", r"^blk\.[0-9]+\.nextn\."),
 }  # fmt: skip

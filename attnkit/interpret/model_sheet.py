@@ -18,6 +18,7 @@ from attnkit.errors import counted, flag_name, format_bytes
 from attnkit.model import Config, RecurrentConfig, SpecialTokens, StackConfig
 from attnkit.model.config import POSITION_CONVOLUTION, SoundConfig
 from attnkit.model.formulas.experts import ExpertConfig
+from attnkit.model.formulas.recall import RecallConfig
 from attnkit.model.recurrent_config import as_recurrent
 from attnkit.records import Tensor, join_names
 
@@ -201,6 +202,8 @@ def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
         "query-key norm": config.qk_norm and f"by {config.qk_norm}",
         "score scale": scale_text(config),
         "taps": f"{config.taps} tokens of a short convolution" if config.taps else "",
+        **recall_facts(config.recall),
+        "head gates": "a sigmoid of each number" * config.gates_heads,
         "scores by layer": "divided by the number of the layer" * config.scale_by_layer,
         "score cap": number_of(config.softcap, 0),
         "q k v bound": number_of(config.clip, 0),
@@ -222,6 +225,18 @@ def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
         "image": f"{cut.channels} channels of {cut.height} × {cut.width}" if cut else "",
         "patches": f"{cut.patch_height} × {cut.patch_width}" if cut else "",
         "registers": str(cut.registers) if cut and cut.registers else "",
+    }
+
+
+def recall_facts(recall: RecallConfig | None) -> dict[str, str]:
+    """The facts of layers that keep a state."""
+    if recall is None:
+        return {}
+    shared = f", {counted(recall.key_heads, 'head')} of queries and keys" if recall.key_heads != recall.heads else ""
+    return {
+        "state": f"{counted(recall.heads, 'head')} of {recall.key} × {recall.value}{shared}",
+        "state rule": recall.rule,
+        "state taps": f"{recall.taps} tokens of a convolution" if recall.taps else "",
     }
 
 
@@ -272,7 +287,7 @@ def _sizes(config: Config, stack: StackConfig) -> dict[str, str]:
     }
 
 
-MIXED_BY = {"self": "attention", "shortconv": "short convolution"}  # mixers of layers
+MIXED_BY = {"self": "attention", "recall": "state", "shortconv": "short convolution"}  # mixers of layers
 
 
 def mixers_text(mixers: tuple[str, ...]) -> str:

@@ -326,7 +326,7 @@ OTHERS = {  # keys without a fact of their own: of fields of another fact, of na
 }  # fmt: skip
 
 
-DRAWN = drawn_models() | drawn_models("shortconv")
+DRAWN = drawn_models() | drawn_models("shortconv") | drawn_models("recall")
 ARCHITECTURE = {
     "gemma2": {
         "score cap": ("1.5", "attn_logit_softcapping"), "logit cap": ("2", "final_logit_softcapping"),
@@ -348,6 +348,11 @@ ARCHITECTURE = {
                 "their sum", "–")},
     "gpt_oss": {"sinks": ("a logit of each head", "–"), "router": ("softmax over the chosen", "–"),
                 "gate bound": ("0.6", "swiglu_limit")},
+    "qwen3_next": {"mixers": ("state in layers 0, 2…3, attention in layer 1", "layer_types"),
+                   "state": ("4 heads of 6 × 5, 2 heads of queries and keys", "linear_num_value_heads"),
+                   "state taps": ("4 tokens of a convolution", "linear_conv_kernel_dim"), "state rule": ("gated-delta",
+                   "–"), "head gates": ("a sigmoid of each number", "–"), "rotated features": ("6 of 24",
+                   "partial_rotary_factor")},
     "lfm2": {"mixers": ("short convolution in layers 0, 2…3, attention in layers 1, 4", "layer_types"),
              "taps": ("3 tokens of a short convolution", "conv_L_cache"), "hidden width": ("36", "intermediate_size"),
              "query-key norm": ("by head", "–"), "theta": ("1000", "rope_theta")},

@@ -72,10 +72,17 @@ def run_recall(
 
 
 def _recall(scope: Scope, *arrays: Array) -> Array:
-    return run_recall(scope.node.options, arrays, functions=scope.functions)["output"]
+    found, shared = run_recall(scope.node.options, arrays, functions=scope.functions), scope.option("shared")
+    if shared is not None:
+        shared["state"] = found["state"]
+    return found["output"]
 
 
 def _last_state(scope: Scope, *arrays: Array) -> Array:
+    """The state after the last token, which what is read computes, too."""
+    shared: dict[str, Array] = scope.option("shared") or {}
+    if "state" in shared:
+        return shared.pop("state")
     return run_recall(scope.node.options, arrays, functions=scope.functions)["state"]
 
 
@@ -98,7 +105,8 @@ def _count_recall(sizes: Sizes) -> Costs:
     key, gates = sizes.shapes[0][-1], dict(zip(sizes.option("gates"), sizes.shapes[3:], strict=True))
     decay, corrects, chunk = gates.get("decay", (0,))[-1], sizes.option("corrects"), sizes.option("chunk")
     count = _Count(key, value, decay, "beta" in gates, corrects)
-    sums = count.token().times(tokens) if chunk is None else count.chunks(tokens, chunk)
+    is_single = chunk is None or sizes.passes.shown_tokens == 1
+    sums = count.token().times(tokens) if is_single else count.chunks(tokens, chunk)
     rows, read = texts * heads, sum(map(math.prod, sizes.shapes))
     states, written = rows * sums.states * key * value, math.prod(sizes.node.shape)
     yield Cost("", (), rows * sums.flops, rows * sums.elementwise, read + states, written + states)

@@ -50,10 +50,15 @@ def nodes_vjp(build: Builder, model: Model, step: Step, x: Array, context: Conte
 def begin_with(nodes: Iterable[Node], states: Mapping[str, Any], real: Any) -> dict[str, Node]:
     """Nodes by site, those with states beginning with given ones.
 
+    Such nodes have the option `shared` besides, where one may leave what another one returns.
+
     states  by part, those of the layer; real (B, T): see above
     """
+    shared: dict[str, Any] = {}
     return {
-        node.site: node.change(state=states.get(node.options["part"]), real=real) if "part" in node.options else node
+        node.site: node.change(state=states.get(node.options["part"]), real=real, shared=shared)
+        if "part" in node.options
+        else node
         for node in nodes
     }
 
