@@ -35,6 +35,7 @@ class Callbacks(NamedTuple):
     on_operands        what a tool has prepared of its input and its options, and computes with
     on_intermediates   the record of a tool with all its intermediates, as by --keep all; None: it is not made
     on_default         (option, value), a default that only the run knows, which the history states
+    on_modules         what the modules of a folder did, in their order, which the history states
     write_side_output  (path, record), a second result: a trace, a KV cache
     is_output_file     whether a path is the file of the result itself
     engine             what computes models and attention; None: NumPy
@@ -50,6 +51,7 @@ class Callbacks(NamedTuple):
     on_operands: Callable[[Any], None] = ignore
     on_intermediates: Callable[[Record], None] | None = None
     on_default: Callable[[str, Any], None] = lambda option, value: None
+    on_modules: Callable[[list[str]], None] = ignore
     write_side_output: Callable[[str, Record], None] = refuse_side_output
     is_output_file: Callable[[str], bool] = lambda path: False
     engine: "Engine | None" = None

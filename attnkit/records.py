@@ -107,7 +107,8 @@ class Record:
               labels of a tensor become those of the record
     labels    axis name -> one string an index, or one such list a batch row
     history   one entry a command line, oldest first: {"command", "version", "files"}, and {"beside"}, the file
-              that the last one wrote the record to, where it is not its result
+              that the last one wrote the record to, where it is not its result; {"modules"}, what the modules of a
+              folder did, in their order
     required  tensors beside x that the user requested of the last tool: no format may lose them; never written
 
     >>> r = Record({"x": Tensor(np.zeros((3, 2)), labels={"token": ["The", "cat", "sat"]})})

@@ -22,6 +22,7 @@ from attnkit.model import RecurrentConfig
 from tests.drawing import VARIANTS, drawn_models, write_model, write_variant
 from tests.gguf_models import ARCHITECTURES, convert
 from tests.places import DATA, MODELS, REFERENCES, ROOT, arrays
+from tests.sentence_folders import MODEL2VEC, write_model2vec, write_sentences
 
 # tables of tests/references
 DRAWN = ("decoders", "recall", "shortconv", "vision", "sounds", "waves", "translators", "embedders", "ties")
@@ -91,6 +92,9 @@ def _list_models() -> Iterator[tuple[str, Source]]:
         yield f"recurrent/{name}", Source(write_recurrent, name)
     for name in ARCHITECTURES:
         yield f"gguf/{name}", Source(write_gguf, name)
+    yield "static", Source(write_sentences, "static")
+    for name in MODEL2VEC:
+        yield f"static/{name}", Source(write_model2vec, name)
 
 
 REGISTRY: Mapping[str, Source] = dict(_list_models())

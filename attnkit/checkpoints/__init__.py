@@ -11,6 +11,8 @@ weights.py          the tensors of a folder, in one safetensors file or in shard
 bert.py gpt2.py …   one file for each `model_type`: its choices, and its tensors by layer
 label_heads.py      the heads of text encoders that give labels: of a text, of tokens, answers
 sentence_modules.py the files of sentence-transformers: pooling, dense layers, prompts
+static_embedding.py a table of vectors of tokens without layers, of sentence-transformers and model2vec
+matryoshka.py       whether a folder says that the beginnings of its vectors are vectors
 marian_native.py    model.npz, the file that Marian itself writes
 gguf.py             a GGUF file of llama.cpp as a configuration and tensors under their published names
 gguf_tokenizer.py   the tokenizer inside a GGUF file as the files of a folder

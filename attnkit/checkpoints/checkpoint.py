@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from attnkit import formats
+from attnkit.checkpoints import static_embedding
 from attnkit.checkpoints.bidirectional import name_encoder, read_direction
 from attnkit.checkpoints.config_reader import END_KEYS, LARGEST, TOKEN_KEYS, ConfigReader, keys_of, read_json_object
 from attnkit.checkpoints.harmless_keys import note_unread, refuse_unread
@@ -644,9 +645,11 @@ def open_checkpoint(folder: str) -> Checkpoint:
         hint = f"; did you mean {above}?" if is_model(above) else f"; {WHAT_A_MODEL_IS}"
         raise FileError(f"{'not a folder' if exists(folder) else 'no such folder'}{hint}", folder)
     path = os.path.join(folder, CONFIG)
+    raw = read_json_object(path) if exists(path) else {}
+    if raw.get("model_type") not in FAMILIES and (part := static_embedding.find_static(folder, raw)):
+        return _open_static(folder, part, raw)
     if not exists(path):
         return _open_marian(folder)
-    raw = read_json_object(path)
     reader, files = ConfigReader(raw, path), [path]
     try:
         family = import_family(reader)
@@ -679,7 +682,11 @@ def open_tokenizer(place: "str | TokenizerFolder", side: str = "source") -> "Tok
 
     if not isinstance(place, str):
         return load_tokenizer(place)
-    return load_tokenizer(TokenizerFolder(place, side, find_class))
+    path = os.path.join(place, CONFIG)
+    raw = read_json_object(path) if exists(path) else {}
+    part = None if raw.get("model_type") in FAMILIES else static_embedding.find_static(place, raw)
+    tokenizer = load_tokenizer(TokenizerFolder(part or place, side, find_class))
+    return static_embedding.restrict_tokenizer(part, tokenizer) if part else tokenizer
 
 
 def find_class(family: str) -> str:
@@ -738,8 +745,9 @@ def hint_at_folder(folder: str) -> str:
 def is_model(folder: str) -> bool:
     """Whether a folder has a configuration that names a family, or a file of Marian."""
     try:
-        is_marian = os.path.isfile(os.path.join(folder, MARIAN_FILE))
-        return is_marian or "model_type" in read_json_object(os.path.join(folder, CONFIG))
+        if os.path.isfile(os.path.join(folder, MARIAN_FILE)) or static_embedding.find_static(folder, {}):
+            return True
+        return "model_type" in read_json_object(os.path.join(folder, CONFIG))
     except AttnkitError:
         return False
 
@@ -781,6 +789,15 @@ def _open_gguf(path: str) -> Checkpoint:
     reader, weights, tokenizer = open_model(path, fact_of)
     config, params = read_model(import_family(reader), reader, weights)
     return Checkpoint(path, config, reader.values.plain, params, weights.files, reader.values.stated(), tokenizer)
+
+
+def _open_static(folder: str, part: str, raw: dict[str, Any]) -> Checkpoint:
+    """Open a table of vectors of tokens, which is in a part of a folder."""
+    path, weights = os.path.join(folder, CONFIG), static_embedding.open_static(part)
+    reader = ConfigReader(raw, path)
+    config, params = read_model(static_embedding, reader, weights)
+    files = [*[path] * bool(raw), *weights.files]
+    return Checkpoint(folder, config, raw, params, files, reader.values.stated())
 
 
 def _open_marian(folder: str) -> Checkpoint:

@@ -1,16 +1,22 @@
 """The files of sentence-transformers: how hidden states become one vector."""
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from attnkit.checkpoints.checkpoint import as_float
+from attnkit.checkpoints.checkpoint import CONFIG, as_float
 from attnkit.checkpoints.config_reader import ConfigReader, read_json, read_json_object
-from attnkit.checkpoints.weights import open_weights
-from attnkit.errors import DataError
+from attnkit.checkpoints.static_embedding import MODEL2VEC, STATIC
+from attnkit.checkpoints.weights import Weights, open_weights
+from attnkit.errors import AttnkitWarning, DataError
 from attnkit.formats.streams import exists
 from attnkit.model.dtypes import Array
 from attnkit.model.formulas.activations import TORCH
+from attnkit.model.formulas.linear import LinearGradients, linear
+from attnkit.model.formulas.norms import layer_norm
+from attnkit.model.formulas.pooling import dense, dense_backward, l2_normalize
 from attnkit.tokenizers.files import TokenizerFolder
 
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
@@ -18,7 +24,11 @@ SETTINGS = tuple(  # the first of these; older folders have one with the name of
     f"sentence_{family}_config.json"
     for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-KINDS = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")  # of modules; a dropout does nothing here
+PYLATE, OF_TOKENS = "pylate.models.Dense.Dense", "Dense of tokens"  # which reads the vectors of tokens, as PyLate's
+FIRST = ("Transformer", STATIC)  # kinds of the first module
+NAMED = (*FIRST, "Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")  # a dropout does nothing here
+KINDS = (*NAMED, OF_TOKENS)  # of modules
+TOKENS, WHOLE = "token_embeddings", "sentence_embedding"  # what a module reads: the vectors of tokens, or of the text
 POOLS = {  # the names of sentence-transformers -> those of --pool; vectors of several are joined in this order
     "cls": "cls",
     "max": "max",
@@ -45,37 +55,136 @@ class Pooling:
     pools: tuple[str, ...]
     with_prompt: bool
 
+    @property
+    def summary(self) -> str:
+        """What it does, in a few words."""
+        prompt = "" if self.with_prompt else ", without the prompt"
+        return f"Pooling: {' and '.join(self.pools)} of the tokens{prompt}"
+
 
 @dataclass(frozen=True)
 class Dense:
-    """A linear layer w (in, out) with bias b and an activation."""
+    """A linear layer w (in, out) with bias b and an activation.
+
+    on_tokens   whether it reads the vector of each token, not of the text
+    adds_input  whether its input is added to the result after the activation, by `residual` (in, out) if widths differ
+    """
 
     w: Array
     b: Array | None
     activation: str
+    on_tokens: bool = False
+    adds_input: bool = False
+    residual: Array | None = None
+
+    @property
+    def summary(self) -> str:
+        """What it does, in a few words."""
+        rows, columns = self.w.shape
+        parts = [f"{rows} to {columns}", self.activation, *["plus its input"] * self.adds_input]
+        return f"Dense: {', '.join(parts)}{ON_TOKENS * self.on_tokens}"
+
+    def apply(self, x: Array) -> Array:
+        """The result of vectors x (..., in) -> (..., out)."""
+        y = dense(x, self.w, self.b, self.activation)
+        if not self.adds_input:
+            return y
+        return y + (x if self.residual is None else linear(x, self.residual))
+
+    def backward(self, grad_output: Array, x: Array) -> LinearGradients:
+        """Gradients of the input, and of the weight and the bias: (..., out) -> (..., in)."""
+        gradients = dense_backward(grad_output, x, self.w, self.b, self.activation)
+        if not self.adds_input:
+            return gradients
+        added = grad_output if self.residual is None else linear(grad_output, self.residual.T)
+        return gradients._replace(x=gradients.x + added)
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """The scaling of vectors to length 1."""
+
+    on_tokens: bool = False
+
+    def apply(self, x: Array) -> Array:
+        """The vectors x (..., D) as unit vectors; zeros stay zeros."""
+        return l2_normalize(x)
+
+    @property
+    def summary(self) -> str:
+        """What it does, in a few words."""
+        return f"Normalize: to length 1{ON_TOKENS * self.on_tokens}"
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """Layer normalization of the vector of a text."""
+
+    gamma: Array
+    beta: Array
+    on_tokens: ClassVar[bool] = False
+
+    def apply(self, x: Array) -> Array:
+        """The normalized vectors x (..., D) -> (..., D)."""
+        return layer_norm(x, self.gamma, self.beta, eps=LAYER_NORM_EPS).y
+
+    @property
+    def summary(self) -> str:
+        """What it does, in a few words."""
+        return f"LayerNorm: {len(self.gamma)}"
+
+
+ON_TOKENS = ", of each token"
+LAYER_NORM_EPS = 1e-5
+Module = Pooling | Dense | Normalize | LayerNorm
 
 
 @dataclass(frozen=True)
 class SentenceModules:
     """What the files of sentence-transformers in a folder state.
 
-    modules         after the model: Pooling, Dense, and None for a normalization, by the number in modules.json
+    modules         after the model, by the number in modules.json; number 0 is the mean of a StaticEmbedding
+    first           the kind of the first module, "" if there is no list of modules
     max_length      tokens of a text at most; None: as many as the model has positions
     is_lower        whether texts are written in lower case first
     prompts         what comes before a text, by name; `prompt` is the name of the one by default, "" for none
+    dim             how many numbers of a vector are kept; 0: all
     """
 
-    modules: Mapping[int, Pooling | Dense | None] = field(default_factory=dict)
+    modules: Mapping[int, Module] = field(default_factory=dict)
+    first: str = ""
     max_length: int | None = None
     is_lower: bool = False
     prompts: Mapping[str, str] = field(default_factory=dict)
     prompt: str = ""
+    dim: int = 0
     files: tuple[str, ...] = ()
 
     @property
     def is_pooled(self) -> bool:
         """Whether the folder says how a text becomes one vector."""
         return any(isinstance(module, Pooling) for module in self.modules.values())
+
+    @property
+    def summary(self) -> list[str]:
+        """What each module does, in their order; [] without a list of modules."""
+        return [self.first, *(module.summary for module in self.modules.values())] if self.first else []
+
+    def named_prompt(self, name: str | None, task: str | None) -> str:
+        """The text of a prompt: of a name, of a task, or the one by default.
+
+        As in sentence-transformers, a query has the prompt `query`, a document the first of `document`, `passage` and
+        `corpus`; without such a prompt they have none, not the one by default.
+
+        >>> modules = SentenceModules(prompts={"passage": "p: ", "topic": "t: "}, prompt="topic")
+        >>> [modules.named_prompt(None, task) for task in (None, "document", "query")]
+        ['t: ', 'p: ', '']
+        """
+        of_task = next((one for one in PROMPTS_OF_TASKS.get(task or "", ()) if one in self.prompts), "")
+        return self.prompts.get(name or of_task or ("" if task else self.prompt), "")
+
+
+PROMPTS_OF_TASKS = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 
 def load_sentence_modules(folder: str | TokenizerFolder, name: str = "") -> SentenceModules:
@@ -90,35 +199,91 @@ def load_sentence_modules(folder: str | TokenizerFolder, name: str = "") -> Sent
         return SentenceModules({1: Pooling((pool,), True)}, files=(folder.path,)) if pool else SentenceModules()
     path = os.path.join(folder, MODULES)
     if not exists(path):
-        return SentenceModules()
+        return read_model2vec(folder)
     files: list[str] = [path]
-    modules: dict[int, Pooling | Dense | None] = {}
-    for number, (kind, part) in enumerate(read_module_list(path)):
-        config = os.path.join(folder, part, "config.json")
-        if kind == "Pooling":
-            modules[number] = read_pooling(ConfigReader(read_json_object(config), config))
-            files.append(config)
-        elif kind == "Dense":
-            modules[number], more = read_dense(os.path.join(folder, part), config)
-            files += more
-        elif kind == "Normalize":
-            modules[number] = None
-    if modules and not isinstance(next(iter(modules.values())), Pooling):
-        raise DataError("its first module after the Transformer is not a Pooling", path)
+    modules: dict[int, Module] = {}
+    (first, _), *rest = read_module_list(path)
+    if first == STATIC:
+        modules[0] = STATIC_MEAN
+    for number, (kind, part) in enumerate(rest, start=1):
+        if module := read_module(kind, os.path.join(folder, part), files):
+            modules[number] = module
+    check_order(modules, path)
     settings_file = next((name for name in SETTINGS if exists(os.path.join(folder, name))), SETTINGS[0])
     settings = read_optional(folder, settings_file, files)
     prompts = read_optional(folder, PROMPTS, files)
     return SentenceModules(
         modules,
-        read_max_length(settings, read_optional(folder, "tokenizer_config.json", [])),
+        first,
+        None if first == STATIC else read_max_length(settings, read_optional(folder, "tokenizer_config.json", [])),
         settings.get_bool("do_lower_case", False),
         *read_prompt_texts(prompts),
+        prompts.get_int("truncate_dim", 0, least=0),
         tuple(files),
     )
 
 
-def check_widths(modules: Mapping[int, Pooling | Dense | None], width: int, path: str) -> None:
-    """Raise DataError for a Dense whose input is not as wide as the vectors before.
+def read_model2vec(folder: str) -> SentenceModules:
+    """The modules of a folder of model2vec that has no modules.json.
+
+    Its config.json states whether the mean is scaled to length 1. Another folder has none.
+    """
+    path = os.path.join(folder, CONFIG)
+    if not exists(path) or (raw := ConfigReader(read_json_object(path), path)).values.get("model_type") != MODEL2VEC:
+        return SentenceModules()
+    modules: dict[int, Module] = {0: STATIC_MEAN}
+    modules |= {1: Normalize()} if raw.get_bool("normalize", False) else {}
+    return SentenceModules(modules, STATIC, files=(path,))
+
+
+STATIC_MEAN = Pooling(("mean",), with_prompt=True)
+
+
+def read_module(kind: str, folder: str, files: list[str]) -> Module | None:
+    """Read a module of a kind, None if it does nothing.
+
+    The files that it is read from join `files`.
+    """
+    config = os.path.join(folder, CONFIG)
+    if kind in ("Dropout", *FIRST):
+        return None
+    if kind == "Normalize" and not exists(config):  # its folder may be absent
+        return Normalize()
+    raw = ConfigReader(read_json_object(config), config)
+    files.append(config)
+    if kind == "Pooling":
+        return read_pooling(raw)
+    if kind == "Normalize":
+        return Normalize(read_place(raw) == TOKENS)
+    weights = open_weights(folder)
+    files += weights.files
+    if kind == "LayerNorm":
+        return read_layer_norm(raw, weights)
+    return read_dense(raw, weights) if kind == "Dense" else read_dense(raw, weights, IDENTITY, TOKENS)
+
+
+def check_order(modules: Mapping[int, Module], path: str) -> None:
+    """Raise DataError for a module that reads what no module before it makes.
+
+    >>> check_order({1: Normalize()}, "modules.json")
+    Traceback (most recent call last):
+        ...
+    attnkit.errors.DataError: modules.json: module 1 reads the vector of a text, before a Pooling makes one
+    """
+    is_pooled = False
+    for number, module in modules.items():
+        if isinstance(module, Pooling):
+            if is_pooled:
+                raise DataError(f"module {number} is a second Pooling", path)
+            is_pooled = True
+        elif not (module.on_tokens or is_pooled):
+            raise DataError(f"module {number} reads the vector of a text, before a Pooling makes one", path)
+        elif module.on_tokens and is_pooled:
+            raise DataError(f"module {number} reads the vectors of tokens, after a Pooling", path)
+
+
+def check_widths(modules: Mapping[int, Module], width: int, path: str) -> int:
+    """The width of the vectors of a text; DataError for a module of another width.
 
     >>> import numpy as np
     >>> two = Pooling(("mean", "cls"), with_prompt=True)
@@ -130,11 +295,12 @@ def check_widths(modules: Mapping[int, Pooling | Dense | None], width: int, path
     for number, module in modules.items():
         if isinstance(module, Pooling):
             width *= len(module.pools)
-        elif module is not None:
-            size, out = module.w.shape
+        elif not isinstance(module, Normalize):
+            size, out = module.w.shape if isinstance(module, Dense) else 2 * module.gamma.shape
             if size != width:
                 raise DataError(f"module {number} takes vectors of {size}, and those before it are of {width}", path)
             width = out
+    return width
 
 
 def read_module_list(path: str) -> list[tuple[str, str]]:
@@ -145,14 +311,15 @@ def read_module_list(path: str) -> list[tuple[str, str]]:
     for number, entry in enumerate(entries):
         reader = ConfigReader(entry if isinstance(entry, dict) else {}, path)
         full, part = reader.get_str("type"), reader.get_str("path", "")
-        kind = full.rpartition(".")[2]
-        if kind not in KINDS or not full.startswith("sentence_transformers."):
-            raise reader.error(f"module {number} is a {full[:60]!r}, which is not supported (use {', '.join(KINDS)})")
+        kind = OF_TOKENS if full == PYLATE else full.rpartition(".")[2]
+        if kind not in KINDS or not (full.startswith("sentence_transformers.") or full == PYLATE):
+            known = ", ".join(NAMED)
+            raise reader.error(f"module {number} is a {full[:60]!r}, which is not supported (use {known})")
         steps = part.replace("\\", "/").split("/")
         if os.path.isabs(part) or ".." in steps or not part.isprintable():
             raise reader.error(f"module {number}: path {part[:40]!r} is not within the folder")
-        if (kind == "Transformer") != (number == 0):
-            raise reader.error(f"module {number} is a {kind} (expected a Transformer first, and no other)")
+        if (kind in FIRST) != (number == 0):
+            raise reader.error(f"module {number} is a {kind} (expected {' or '.join(FIRST)} first, and no other)")
         if kind == "Transformer" and part:
             raise reader.error(f"module 0: path {part[:40]!r}: the model must be in the folder itself")
         modules.append((kind, part))
@@ -172,26 +339,58 @@ def read_pooling(raw: ConfigReader) -> Pooling:
     return Pooling(tuple(POOLS[mode] for mode in modes) or ("mean",), raw.get_bool("include_prompt", True))
 
 
-def read_dense(folder: str, config: str) -> tuple[Dense, list[str]]:
-    """A Dense layer and the files it is read from. DataError for sizes that differ."""
-    raw, weights = ConfigReader(read_json_object(config), config), open_weights(folder)
-    places = {raw.get_str(f"module_{end}_name", "sentence_embedding") for end in ("input", "output")}
-    if places != {"sentence_embedding"} or raw.get_bool("use_residual", False):
-        raise raw.error("a Dense of other vectors than that of the text, or with a residual, is not supported")
-    name = raw.get_str("activation_function", "torch.nn.modules.activation.Tanh").rpartition(".")[2].removesuffix("()")
+TANH, IDENTITY = "torch.nn.modules.activation.Tanh", "torch.nn.modules.linear.Identity"
+
+
+def read_place(raw: ConfigReader) -> str:
+    """What a module reads and replaces: the vectors of tokens, or of the text."""
+    place = raw.get_str("module_input_name", WHOLE)
+    if place not in (TOKENS, WHOLE) or raw.get_str("module_output_name", place) != place:
+        output = raw.get_str("module_output_name", place)
+        named = f"module_input_name {place[:40]!r}, module_output_name {output[:40]!r}"
+        raise raw.error(f"{named} are not supported (use {TOKENS} or {WHOLE} for both)")
+    return place
+
+
+def read_dense(raw: ConfigReader, weights: Weights, usual: str = TANH, place: str = "") -> Dense:
+    """Read a Dense layer. DataError for sizes that differ.
+
+    usual  the activation by default; one that is not a class of torch is replaced by Tanh, with a warning
+    place  what it reads; "": as its configuration says
+    """
+    function = raw.get_str("activation_function", usual)
+    if not function.startswith("torch."):
+        named = f"activation_function {function[:60]!r} is not one of torch; Tanh is taken, as in sentence-transformers"
+        warnings.warn(f"{raw.name}: {named}", AttnkitWarning, stacklevel=2)
+        function = TANH
+    name = function.rpartition(".")[2].removesuffix("()")
     if name not in TORCH:
         raise raw.error(f"activation_function {name[:40]!r} is not supported (use {', '.join(TORCH)} of torch)")
-    shapes: dict[str, tuple[int, ...]] = {"linear.weight": (raw.get_int("out_features"), raw.get_int("in_features"))}
-    shapes |= {"linear.bias": shapes["linear.weight"][:1]} if raw.get_bool("bias", True) else {}
-    arrays = []
-    for tensor, shape in shapes.items():
-        if not weights.has(tensor):
-            raise DataError(f"no tensor {tensor!r}", weights.name)
-        stored = weights.entries[tensor][1]
-        if stored != shape:
-            raise DataError(f"tensor {tensor!r} has shape {stored} (expected {shape})", weights.name)
-        arrays.append(as_float(weights.tensor(tensor)))
-    return Dense(arrays[0].T, arrays[1] if arrays[1:] else None, TORCH[name]), [config, *weights.files]
+    rows, columns = raw.get_int("out_features"), raw.get_int("in_features")
+    has_residual = raw.get_bool("use_residual", False)
+    return Dense(
+        read_module_tensor(weights, "linear.weight", (rows, columns)).T,
+        read_module_tensor(weights, "linear.bias", (rows,)) if raw.get_bool("bias", True) else None,
+        TORCH[name],
+        (place or read_place(raw)) == TOKENS,
+        has_residual,
+        read_module_tensor(weights, "residual.weight", (rows, columns)).T if has_residual and rows != columns else None,
+    )
+
+
+def read_layer_norm(raw: ConfigReader, weights: Weights) -> LayerNorm:
+    shape = (raw.get_int("dimension"),)
+    return LayerNorm(*(read_module_tensor(weights, f"norm.{name}", shape) for name in ("weight", "bias")))
+
+
+def read_module_tensor(weights: Weights, name: str, shape: tuple[int, ...]) -> Array:
+    """Read a tensor of a shape. DataError without it, or for another shape."""
+    if not weights.has(name):
+        raise DataError(f"no tensor {name!r}", weights.name)
+    stored = weights.entries[name][1]
+    if stored != shape:
+        raise DataError(f"tensor {name!r} has shape {stored} (expected {shape})", weights.name)
+    return as_float(weights.tensor(name))
 
 
 def read_optional(folder: str, name: str, files: list[str]) -> ConfigReader:

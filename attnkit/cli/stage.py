@@ -79,6 +79,7 @@ class Stage:
     non_finite_layer: str = ""
     side_files: list[str] = field(default_factory=list)
     defaults: dict[str, Any] = field(default_factory=dict)
+    modules: list[str] = field(default_factory=list)
     on_text: Callable[[str, bool], None] | None = None
     beside: "list[Block]" = field(default_factory=list)
     compute: Callable[..., Result] = field(init=False)
@@ -171,7 +172,7 @@ class Stage:
 
         A result that cannot be finite becomes a DataError.
         """
-        self.non_finite_layer, self.defaults = "", {}
+        self.non_finite_layer, self.defaults, self.modules = "", {}, list[str]()
         with error_context(self), running(self), callbacks.use_callbacks(self._callbacks(item)):
             if isinstance(item, Record) and self.common.get("dtype") and "x" in item:
                 item = cast_x(item, self.common["dtype"])
@@ -194,6 +195,7 @@ class Stage:
             on_text=self.on_text,
             on_non_finite=self._note_non_finite,
             on_default=self.defaults.__setitem__,
+            on_modules=self.modules.extend,
             write_side_output=functools.partial(self._write_side_output, item),
             is_output_file=self._is_output_file,
             engine=self.load_engine(),
@@ -246,7 +248,8 @@ class Stage:
         """
         before = getattr(item, "history", [])
         files = self.files.compute_digests(not before) if self.format.keeps_history else self.files.digests
-        return replace(result, history=extend_history(before, self.command_line(item), files, beside)).check()
+        command = self.command_line(item)
+        return replace(result, history=extend_history(before, command, files, beside, self.modules)).check()
 
     def command_line(self, item: Item = None, operands: Sequence[str] | None = None) -> str:
         """The command line that does this again.
@@ -423,13 +426,18 @@ def command_line(tool: str, arguments: Sequence[str], values: Iterable[tuple[str
 
 
 def extend_history(
-    before: Sequence[Mapping[str, Any]], command: str, files: Mapping[str, str], beside: str = ""
+    before: Sequence[Mapping[str, Any]],
+    command: str,
+    files: Mapping[str, str],
+    beside: str = "",
+    modules: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """A history with a further entry: its command, version, and digests of files.
 
     It names the machine only where that is another one than before.
 
-    beside  the file that the result is written to, where it is not the output of the stage
+    beside   the file that the result is written to, where it is not the output of the stage
+    modules  what the modules of a folder did
     """
     entry: dict[str, Any] = {"command": to_unicode(command), "version": __version__}
     if find_machine(before) != (machine := describe_machine()):
@@ -438,6 +446,8 @@ def extend_history(
         entry["files"] = {to_unicode(name): digest for name, digest in files.items()}
     if beside:
         entry["beside"] = to_unicode(beside)
+    if modules:
+        entry["modules"] = [*modules]
     return [*map(dict, before), entry]
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -20,6 +20,9 @@ from attnkit.inputs.packed_texts import Line, encode_lines, name_line, pool_sepa
 from attnkit.interpret.edits import make_edits
 from attnkit.interpret.tracer import Tracer, axis_labels, head_counts
 from attnkit.records import Record
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
 
 # options with which each line is run by itself
 HOOKED = ("keep", "trace", "patch", "ablate", "image", "audio", "ids")
@@ -80,6 +83,7 @@ def encode_together(stage: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[L
             ("weights", "trace|keep"),
             ("mean", "ablate"),
             ("normalize", "pool=" + "|".join(POOLS[1:])),
+            ("force", "dim"),
         ],
         one_of=[("model",)],
     ),
@@ -121,6 +125,7 @@ def encode(
             raise UsageError(f"{inspection.tracing.trace}: --output writes the same file", "--trace")
     given = given._replace(model_=given.model_.reading(given.image is not None))
     note = callbacks.current().on_operands
+    note_modules(given.model_, vectors)
     if isinstance(source, Line) and source.result is not None and note is callbacks.ignore:
         result = source.result
     else:
@@ -133,6 +138,14 @@ def encode(
     if isinstance(source, Line):
         return result if "token" in result.axes_of("x") else result.with_tensors({}, {"batch": [*source]})
     return label_vectors(result, source, encoded)
+
+
+def note_modules(checkpoint: "Checkpoint", vectors: VectorOptions) -> None:
+    """Let the history state which modules made the vectors of texts, in which order."""
+    modules = encoding.sentence_modules(checkpoint)
+    if vectors.pool in (None, "folder") and modules.is_pooled and not vectors.layers_:
+        cut = [f"first {vectors.dim or modules.dim} numbers"] * bool(vectors.dim or modules.dim)
+        callbacks.current().on_modules([*modules.summary, *cut])
 
 
 def label_vectors(result: Record, source: Any, encoded: encoding.Encoding) -> Record:

@@ -125,6 +125,7 @@ def script_comments(record: Record, stages: list[Stage]) -> list[str]:
             if first_stage(stages[0]).count_stdin()
             else []
         ),
+        *(f"# modules: {escaped('; '.join(entry['modules']))}" for entry in record.history if entry.get("modules")),
         *(f"# without writing {escaped(path)}" for stage in stages for path in side_outputs(stage).values()),
     ]
 

@@ -69,13 +69,15 @@ def check_history(value: object) -> list[dict[str, Any]]:
     """The history from JSON: commands, versions and the SHA-256 of inputs.
 
     `machine` is what computed it, where that is another one than before. `beside` is the side file that the command
-    wrote the record to, where it is not its main result.
+    wrote the record to, where it is not its main result. `modules` is what the modules of a folder did.
     """
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         raise DataError('key "history" is not a list of objects')
     for at, entry in enumerate(value):
-        files = entry.get("files", {})
+        files, modules = entry.get("files", {}), entry.get("modules", [])
         texts = entry.get("command"), entry.get("version"), entry.get("beside", ""), entry.get("machine", "")
+        if not (isinstance(modules, list) and all(isinstance(text, str) for text in modules)):
+            raise DataError(f'entry {at} of key "history": "modules" is not a list of strings')
         if not (isinstance(files, dict) and all(isinstance(text, str) for text in texts)):
             raise DataError(f'entry {at} of key "history" is not an object of "command", "version" and "files"')
         if not VERSION.fullmatch(entry["version"]):

@@ -1,13 +1,23 @@
 """What encode computes from, and how its result becomes one vector."""
 
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import typer
 
 from attnkit import model, options
-from attnkit.checkpoints.sentence_modules import Dense, Pooling, SentenceModules, check_widths, load_sentence_modules
-from attnkit.errors import DataError, UsageError, with_article
+from attnkit.checkpoints.matryoshka import says_matryoshka
+from attnkit.checkpoints.sentence_modules import (
+    Dense,
+    LayerNorm,
+    Module,
+    Normalize,
+    Pooling,
+    SentenceModules,
+    check_widths,
+    load_sentence_modules,
+)
+from attnkit.errors import DataError, UsageError, counted, with_article
 from attnkit.inputs import layers, padding, patches, text_inputs
 from attnkit.model.formulas.pooling import find_marked_tokens
 from attnkit.model.hooks import Hook, apply_hook, no_hook
@@ -74,6 +84,23 @@ class VectorOptions(NamedTuple):
         str | None,
         typer.Option(metavar="NAME", help="put this prompt of the folder before each text [default: the folder's]"),
     ] = None
+    task: Annotated[
+        Literal["query", "document"] | None,
+        typer.Option(
+            help="what the texts are: query puts the folder's prompt of that name before each, document the prompt "
+            "document, passage or corpus [default: the folder's prompt]"
+        ),
+    ] = None
+    dim: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="keep the first N numbers of each vector, after all modules and before --normalize; for models "
+            "that were trained so (Matryoshka) [default: truncate_dim of the folder, else all]",
+        ),
+    ] = None
+    force: Annotated[bool, typer.Option(help="cut with --dim also what the folder does not say may be cut")] = False
     normalize: Annotated[bool, typer.Option(help="scale the pooled vectors to length 1 (L2 norm)")] = False
 
 
@@ -87,6 +114,7 @@ class Encoding(NamedTuple):
     pool      how one vector is made of each text: a value of --pool
     modules   what the files of sentence-transformers in the folder state
     prompt_length  how many of the first tokens are of a prompt
+    dim       how many numbers of a vector are kept; 0: all
     """
 
     core: model.Model
@@ -98,6 +126,7 @@ class Encoding(NamedTuple):
     pool: str = "none"
     modules: SentenceModules = SentenceModules()
     prompt_length: int = 0
+    dim: int = 0
 
 
 class Plan(NamedTuple):
@@ -131,7 +160,8 @@ def prepare_encoding(source: Any, given: EncodingInputs, vectors: VectorOptions,
     if vectors.pool == "folder" and not modules.is_pooled:
         raise UsageError("folder: the model has no modules.json with a Pooling", "--pool")
     pool = vectors.pool or ("folder" if modules.is_pooled and is_whole else "none")
-    opening, tokenizer, length = find_prompt(vectors.prompt, modules, pool), given.tokenizer, 0
+    opening, tokenizer, length = find_prompt(vectors, modules, pool), given.tokenizer, 0
+    dim = find_dim(given.model_, vectors, modules, pool)
     if given.source_language and (isinstance(source, Record) or given.ids is not None):
         raise UsageError("needs TEXT: the tokens of a record are made already", "--source-language")
     if isinstance(source, Record):
@@ -154,7 +184,7 @@ def prepare_encoding(source: Any, given: EncodingInputs, vectors: VectorOptions,
         length = count_prompt(opening, modules, tokenizer, given.model_)
     if not inputs.ndim:
         raise DataError.about("ids", "(): a single number (expected (T) or (B, T))")
-    return Encoding(core, stack, steps, is_whole, inputs, base, pool, modules, length)
+    return Encoding(core, stack, steps, is_whole, inputs, base, pool, modules, length, dim)
 
 
 def make_context(encoded: Encoding, **fields: Any) -> model.Context:
@@ -174,24 +204,45 @@ def sentence_modules(checkpoint: "Checkpoint") -> SentenceModules:
         layer = checkpoint.params["vector"]
         projection = {} if config.has_probe else {2: Dense(layer["w"], layer.get("b"), "identity")}
         longest = None if config.patches else config.positions.longest
-        return SentenceModules({1: Pooling((pool,), with_prompt=True), **projection}, longest)
+        return SentenceModules({1: Pooling((pool,), with_prompt=True), **projection}, max_length=longest)
     modules: SentenceModules = checkpoint.load_companion("modules", load_sentence_modules)
     if modules.is_pooled:
         check_widths(modules.modules, checkpoint.config.width, modules.files[0])
     return modules
 
 
-def find_prompt(name: str | None, modules: SentenceModules, pool: str) -> str:
-    if pool != "folder" or not (name or modules.prompt):
-        if name:
-            raise UsageError("needs a model whose folder has prompts, and no other --pool", "--prompt")
+def find_prompt(vectors: VectorOptions, modules: SentenceModules, pool: str) -> str:
+    """The prompt before each text: a named one, that of a task, or the folder's."""
+    name = vectors.prompt
+    if pool != "folder":
+        if name or vectors.task:
+            needs = "needs a model whose folder has prompts, and no other --pool"
+            raise UsageError(needs, "--prompt" if name else "--task")
         return ""
     if name and name not in modules.prompts:
         known = ", ".join(modules.prompts)
         raise UsageError(
             f"the folder has no prompt {name!r} ({f'it has {known}' if known else 'nor others'})", "--prompt"
         )
-    return modules.prompts[name or modules.prompt]
+    return modules.named_prompt(name, vectors.task)
+
+
+def find_dim(checkpoint: "Checkpoint", vectors: VectorOptions, modules: SentenceModules, pool: str) -> int:
+    """How many numbers of each vector are kept; 0: all.
+
+    UsageError for a cut that nothing in the folder allows, unless it is forced.
+    """
+    if vectors.dim is None:
+        return modules.dim if pool == "folder" else 0
+    if pool == "none":
+        raise UsageError("needs vectors of whole texts: --pool", "--dim")
+    width = check_widths(modules.modules, checkpoint.config.width, "") if pool == "folder" else checkpoint.config.width
+    if vectors.dim > width:
+        raise UsageError(f"{vectors.dim}: the vectors have {counted(width, 'number')}", "--dim")
+    if not vectors.force and not modules.dim and not says_matryoshka(checkpoint.place, checkpoint.raw):
+        problem = "nothing in the folder says that the model was trained for shorter vectors (Matryoshka)"
+        raise UsageError(f"{vectors.dim}: {problem}; --force cuts them all the same", "--dim")
+    return vectors.dim
 
 
 def count_prompt(prompt: str, modules: SentenceModules, tokenizer: Tokenizer | None, checkpoint: "Checkpoint") -> int:
@@ -318,27 +369,40 @@ def pool_states(core: model.Model, x: Array, real: Array, pool: str, hook: Hook 
     return model.pool_first(core, x, hook), "tanh(first token W + b)"
 
 
+def module_site(number: int, module: Module) -> str:
+    """The name of the result of a module, by its number in modules.json.
+
+    >>> module_site(1, Normalize()), module_site(2, Normalize(on_tokens=True))
+    ('modules.1', 'modules.2.tokens')
+    """
+    on_tokens = not isinstance(module, Pooling) and module.on_tokens
+    return f"modules.{number}{'.tokens' * on_tokens}"
+
+
+MODULE_FORMULAS = {Dense: "dense", Normalize: "to length 1", LayerNorm: "layer normalization"}
+
+
 def apply_modules(encoded: Encoding, x: Array, real: Array, hook: Hook) -> tuple[Array, str]:
     """One vector of each text as the modules of the folder make it, and its formula.
 
     x (..., T, D), real (..., T) -> (..., D)
 
-    Intermediates are named modules.1 and so on, by the numbers in modules.json.
+    Intermediates are named by `module_site`.
     """
-    vectors, formulas = x, []
+    vectors, formulas = x, list[str]()
     for number, module in encoded.modules.modules.items():
         if isinstance(module, Pooling):
             used = pooled_places(encoded, module, real)
             parts = [
-                model.pool_by_probe(encoded.core, x, hook) if pool == "probe" else model.POOLINGS[pool].pool(x, used)
+                model.pool_by_probe(encoded.core, x, hook)
+                if pool == "probe"
+                else model.POOLINGS[pool].pool(vectors, used)
                 for pool in module.pools
             ]
             vectors, formula = np.concatenate(parts, axis=-1), " and ".join(FORMULAS[pool] for pool in module.pools)
-        elif module is None:
-            vectors, formula = model.l2_normalize(vectors), "to length 1"
         else:
-            vectors, formula = model.dense(vectors, module.w, module.b, module.activation), "dense"
-        vectors = apply_hook(hook, f"modules.{number}", vectors)
+            vectors, formula = module.apply(vectors), MODULE_FORMULAS[type(module)]
+        vectors = apply_hook(hook, module_site(number, module), vectors)
         formulas.append(formula)
     return vectors, ", ".join(formulas)
 
@@ -413,6 +477,8 @@ def pool_texts(encoded: Encoding, x: Array, normalize: bool, hook: Hook = no_hoo
         vectors, formula = apply_modules(encoded, states, real, hook)
     else:
         vectors, formula = pool_states(encoded.core, states, real, encoded.pool, hook)
+    if encoded.dim:
+        vectors, formula = vectors[..., : encoded.dim], f"{formula}, first {encoded.dim} numbers"
     if normalize:
         vectors, formula = model.l2_normalize(vectors), f"{formula}, to length 1"
     return vectors, formula

@@ -11,10 +11,12 @@ import numpy as np
 from attnkit.checkpoints.checkpoint import fact_of
 from attnkit.checkpoints.config_reader import Fields, keys_of
 from attnkit.checkpoints.generation_defaults import key_of, list_defaults
+from attnkit.checkpoints.sentence_modules import MODULES, PROMPTS
 from attnkit.display import Block, Style, Text, TextTable
 from attnkit.display.cells import Cells
 from attnkit.display.report import ReportRecord
 from attnkit.errors import counted, flag_name, format_bytes
+from attnkit.inputs.encoding import sentence_modules
 from attnkit.model import Config, RecurrentConfig, SpecialTokens, StackConfig
 from attnkit.model.config import POSITION_CONVOLUTION, SoundConfig
 from attnkit.model.formulas.experts import ExpertConfig
@@ -43,15 +45,19 @@ class Fact(NamedTuple):
     """A fact of a model: its value, and the key that states it.
 
     is_stated  whether config.json has the key; otherwise `key` is "" or stands for a default
+    file       another file that states it, "" for config.json
     """
 
     name: str
     value: str
     key: str = ""
     is_stated: bool = False
+    file: str = ""
 
     @property
     def source(self) -> str:
+        if self.file:
+            return self.file
         return (self.key.rpartition(".")[2] + DEFAULT * (not self.is_stated)) if self.key else FIXED
 
 
@@ -69,8 +75,10 @@ def model_facts(checkpoint: "Checkpoint") -> list[Fact]:
         "pooling": config.pooling * config.is_head_pooled,
         "tokens": tokens_text(config.special),
     }
+    rows = rows if any(config.stack(name).layers for name in config.stacks) else table_facts(checkpoint, rows)
     fields = fact_of(config.family, "FIELDS")
     facts = [Fact(name, value, *find_key(fields, checkpoint.keys, name)) for name, value in rows.items() if value]
+    facts += module_facts(checkpoint)
     asked = list_defaults(checkpoint.generation)
     flags = " ".join(f"{flag_name(name)} {value}" for name, value in asked.items())
     return [*facts, Fact("asks for", flags, key_of(next(iter(asked))), is_stated=True)] if asked else facts
@@ -108,7 +116,7 @@ def describe_model(checkpoint: "Checkpoint") -> FactSheet:
     """The sheet of one model."""
     facts = model_facts(checkpoint)
     words: dict[str, Any] = {"fact": [fact.name for fact in facts], "value": [fact.value for fact in facts]}
-    words["key"] = [fact.key or FIXED for fact in facts]
+    words["key"] = [fact.key or fact.file or FIXED for fact in facts]
     tensors = {"stated": Tensor(np.array([fact.is_stated for fact in facts]), ("fact",))}
     tensors |= {name: Tensor(np.ones(len(facts), bool), (name,)) for name in ("value", "key")}
     return FactSheet(tensors, words, models={checkpoint.folder: facts})
@@ -175,6 +183,27 @@ def file_facts(checkpoint: "Checkpoint") -> dict[str, str]:
         "not read": unread_text(checkpoint),
         "dtype": ", ".join(f"{name} ({n} of {len(stored)})" if at else name for at, (name, n) in enumerate(dtypes)),
     }
+
+
+def table_facts(checkpoint: "Checkpoint", rows: Mapping[str, str]) -> dict[str, str]:
+    """The facts of a model without layers: of its files, and the sizes of its table."""
+    config, of_files = checkpoint.config, {"family", *file_facts(checkpoint)}
+    sizes = {"stacks": "none, but a table", "width": f"{config.width:,}"}
+    vocabulary = {"vocabulary": f"{config.stack(config.stacks[0]).vocab:,}"}
+    return {name: value for name, value in rows.items() if name in of_files} | sizes | vocabulary
+
+
+def module_facts(checkpoint: "Checkpoint") -> list[Fact]:
+    """What the files of sentence-transformers state: modules in order, and prompts."""
+    modules = sentence_modules(checkpoint)
+    if not modules.first:
+        return []
+    names = [f"module {number}" for number in range(len(modules.summary))]
+    facts = [Fact(*row, file=MODULES) for row in zip(names, modules.summary, strict=True)]
+    usual = {name: " (default)" * (name == modules.prompt) for name in modules.prompts}
+    prompts = ", ".join(f"{name} {modules.prompts[name]!r}{mark}" for name, mark in usual.items())
+    rows = {"prompts": prompts, "kept numbers": str(modules.dim or "")}
+    return facts + [Fact(name, value, file=PROMPTS) for name, value in rows.items() if value]
 
 
 def unread_text(checkpoint: "Checkpoint") -> str:

@@ -488,7 +488,11 @@ def count_encode(call: StageCall) -> Iterable[Cost]:
     for number, module in encoded.modules.modules.items():
         if isinstance(module, Dense) and encoded.pool == "folder":
             own = {"w": module.w} | ({} if module.b is None else {"b": module.b})
-            yield from count_own_linear(f"modules.{number}", own, passes, passes.texts)
+            rows = 0 if module.on_tokens else passes.texts
+            name = encoding.module_site(number, module)
+            yield from count_own_linear(name, own, passes, rows)
+            if module.residual is not None:
+                yield from count_own_linear(f"{name}.residual", {"w": module.residual}, passes, rows)
 
 
 def resized_positions(encoded: encoding.Encoding, layer: str) -> Iterable[Cost]:

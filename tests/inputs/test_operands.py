@@ -500,15 +500,19 @@ def test_states_of_an_encoder_are_a_memory_of_its_decoder():
 
 def test_a_prompt_needs_its_folder():
     modules = encoding.SentenceModules(prompts={"query": "q: ", "doc": "d: "}, prompt="doc")
-    assert encoding.find_prompt(None, modules, "folder") == "d: "
-    assert encoding.find_prompt("query", modules, "folder") == "q: "
-    assert encoding.find_prompt(None, modules, "mean") == ""
-    assert encoding.find_prompt(None, encoding.SentenceModules(), "folder") == ""
+
+    def find(prompt, *arguments):
+        return encoding.find_prompt(encoding.VectorOptions(prompt=prompt), *arguments)
+
+    assert find(None, modules, "folder") == "d: "
+    assert find("query", modules, "folder") == "q: "
+    assert find(None, modules, "mean") == ""
+    assert find(None, encoding.SentenceModules(), "folder") == ""
     for name, some, pool, problem in (("query", modules, "mean", "no other --pool"),
                                       ("x", modules, "folder", "it has query, doc"),
                                       ("x", encoding.SentenceModules(), "folder", "nor others")):  # fmt: skip
         with pytest.raises(AttnkitError, match=problem):
-            encoding.find_prompt(name, some, pool)
+            find(name, some, pool)
     with pytest.raises(AttnkitError, match="the model has layers 0:6"):
         encoding.parse_layers("4:7", 6)
     assert encoding.parse_layers("6:6", 6) == (6, 6)

@@ -22,7 +22,7 @@ CUT = "cut to 16 tokens, the maximum length that the folder states"
 
 
 UNKNOWN = "--prompt: the folder has no prompt 'question' (it has document, passage, query)"
-UNSUPPORTED = "which is not supported (use Transformer, Pooling, Dense, Normalize, Dropout)"
+UNSUPPORTED = "which is not supported (use Transformer, StaticEmbedding, Pooling, Dense, LayerNorm, Normalize, Dropout)"
 SIZES = {"in_features": 24, "out_features": 10}
 
 
@@ -147,11 +147,14 @@ def test_an_index_in_one_pipe(tmp_path):
         ([kind("models.CNN")], f"module 0 is a 'sentence_transformers.models.CNN', {UNSUPPORTED}"),
         ([{"type": "my.code.Transformer"}], f"module 0 is a 'my.code.Transformer', {UNSUPPORTED}"),
         ([7], "type is missing (expected a string)"),
-        ([kind("models.Pooling")], "module 0 is a Pooling (expected a Transformer first, and no other)"),
+        (
+            [kind("models.Pooling")],
+            "module 0 is a Pooling (expected Transformer or StaticEmbedding first, and no other)",
+        ),
         ([kind("a.Transformer", "0_T")], "module 0: path '0_T': the model must be in the folder itself"),
         ([kind("a.Transformer"), kind("b.Pooling", "../x")], "module 1: path '../x' is not within the folder"),
         ([kind("a.Transformer"), kind("b.Pooling", "/etc")], "module 1: path '/etc' is not within the folder"),
-        ([kind("a.Transformer"), kind("Normalize")], "its first module after the Transformer is not a Pooling"),
+        ([kind("a.Transformer"), kind("Normalize")], "module 1 reads the vector of a text, before a Pooling makes one"),
     ],
 )
 def test_modules_that_cannot_be_read(tmp_path, modules, problem):
@@ -173,8 +176,8 @@ def test_configurations_of_modules_that_cannot_be_read(tmp_path):
             ("1_Pooling/config", dict.fromkeys(["pooling_mode_mean_tokens"], False), "no pooling_mode is true"),
             ("1_Pooling/config", {"pooling_mode": ["cls", "max"]}, "module 2 takes vectors of 24, and those before"),
             ("2_Dense/config", SIZES | {"out_features": 11}, "tensor 'linear.weight' has shape (10, 24)"),
-            ("2_Dense/config", SIZES | {"activation_function": "os.system"}, "activation_function 'system' is not"),
-            ("2_Dense/config", SIZES | {"use_residual": True}, "or with a residual, is not supported"),
+            ("2_Dense/config", SIZES | {"activation_function": "torch.system"}, "activation_function 'system' is not"),
+            ("2_Dense/config", SIZES | {"use_residual": True}, "no tensor 'residual.weight'"),
             ("sentence_bert_config", {"max_seq_length": "long"}, "max_seq_length is 'long' (expected a whole number"),
             ("config_sentence_transformers", {"prompts": {"a": 1}}, "prompts is not an object of texts"),
             ("config_sentence_transformers", {"default_prompt_name": "a"}, "'a' is not one of the prompts"),

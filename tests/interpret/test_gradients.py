@@ -22,6 +22,7 @@ from attnkit.inputs.sound_inputs import model_spectrogram
 from attnkit.records import Record
 from tests.places import DATA, MODELS, REFERENCES, ROOT
 from tests.registry import TOWERS, place_of
+from tests.sentence_folders import write_sentences
 
 TOLERANCE = 1e-6  # of a finite difference
 PADDED = np.array([[False, True, True, True], [True, True, False, False]])  # the tokens of two texts, on both sides
@@ -489,6 +490,15 @@ def test_slopes_of_the_modules_of_a_folder(tmp_path):
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 24, **flags}))
     result = grad(*lines, check=True)
     assert result["modules.1"].shape == (2, 48) and result["check"][2] < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["every", "tokens", "static"])
+def test_slopes_of_all_kinds_of_modules(name, tmp_path):
+    """Dense layers with a residual or of each token, a layer norm, a table, and vectors that are cut and scaled."""
+    folder = write_sentences(name, tmp_path / name)
+    np.savez("padded.npz", ids=np.load("bids.npy"), mask=PADDED)
+    line = f"encode --model {folder} --ids padded.npz --pool folder --dim 4 --force --normalize"
+    assert error_of(line, "ffn --hidden 3 --activation gelu --seed 4") < TOLERANCE
 
 
 BERT, GPT2, MLM = (f"--model {MODELS / name}" for name in ("bert", "gpt2", "bert-mlm"))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attnkit import model
-from attnkit.checkpoints.sentence_modules import Dense, Pooling
+from attnkit.checkpoints.sentence_modules import LAYER_NORM_EPS, Dense, LayerNorm, Normalize, Pooling
 from attnkit.inputs import encoding
 from attnkit.inputs.encoding import Encoding
 from attnkit.inputs.layers import LayerOperands
@@ -31,7 +31,8 @@ from attnkit.model.backward.tape import Reverse
 from attnkit.model.dtypes import is_float
 from attnkit.model.formulas.linear import linear_backward, sum_to_shape
 from attnkit.model.formulas.loss import LossOptions, cross_entropy, cross_entropy_backward, loss_and_gradient
-from attnkit.model.formulas.pooling import dense_backward, l2_normalize_backward
+from attnkit.model.formulas.norms import layer_norm_vjp
+from attnkit.model.formulas.pooling import l2_normalize_backward
 from attnkit.model.formulas.positions import t5_bias_backward
 from attnkit.model.formulas.sampling import Sampling
 from attnkit.model.formulas.softmax import softmax_backward
@@ -150,6 +151,8 @@ def encode_nodes(call: StageCall, forward: Hook = no_hook) -> StageGraph:
     graph.results = {"x": states, "memory": states}
     if encoded.pool != "none":
         graph.results["x"] = add_vectors(graph, encoded, states)
+        if encoded.dim:
+            graph.results["x"] = graph.add("cut", "first numbers", graph.results["x"], count=encoded.dim)
         if call.values["normalize"]:
             graph.results["x"] = graph.add("unit", "to length 1", graph.results["x"])
     states_shape = call.result["x"].shape if encoded.pool == "none" else inputs.shape
@@ -190,15 +193,15 @@ def add_vectors(graph: StageGraph, encoded: Encoding, states: str) -> str:
         whole = Pooling((encoded.pool,), with_prompt=True)
         return graph.add("vectors", "pooled", site, encoded=encoded, module=whole)
     for number, module in encoded.modules.modules.items():
-        name = f"modules.{number}"
+        name = encoding.module_site(number, module)
         if isinstance(module, Pooling) and module.pools == ("probe",):
             site = graph.fuse(name, "pooled by the probe", site)
         elif isinstance(module, Pooling):
             site = graph.add(name, "pooled", site, encoded=encoded, module=module)
-        elif module is None:
-            site = graph.add(name, "to length 1", site)
-        else:
+        elif isinstance(module, Dense):
             site = graph.add(name, "dense", site, layer="vector" * bool(graph.core.config.vector_width), module=module)
+        else:
+            site = graph.add(name, MODULE_KINDS[type(module)], site, module=module)
         graph.names[name] = name
     return site
 
@@ -259,15 +262,38 @@ def _pooler(scope: Scope, x: Array) -> tuple[Array, Undo]:
 
 def _dense(scope: Scope, x: Array) -> Array:
     module: Dense = scope.option("module")
-    return model.dense(x, module.w, module.b, module.activation)
+    return module.apply(x)
 
 
 def _undo_dense(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
     module: Dense = scope.option("module")
-    gradients = dense_backward(dy, x, module.w, module.b, module.activation)
+    gradients = module.backward(dy, x)
     if scope.node.layer:
         scope.add(scope.node.layer, {"w": gradients.weight, "b": gradients.bias})
     return [gradients.x]
+
+
+def _normed(scope: Scope, x: Array) -> Array:
+    module: LayerNorm = scope.option("module")
+    return module.apply(x)
+
+
+def _undo_normed(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    module: LayerNorm = scope.option("module")
+    return [layer_norm_vjp(x, module.gamma, module.beta, eps=LAYER_NORM_EPS)[1](dy)[0]]
+
+
+def _first_numbers(scope: Scope, x: Array) -> Array:
+    return x[..., : scope.option("count")]
+
+
+def _undo_first_numbers(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    dx = np.zeros_like(x)
+    dx[..., : dy.shape[-1]] = dy
+    return [dx]
+
+
+MODULE_KINDS = {Normalize: "to length 1", LayerNorm: "layer norm of texts"}
 
 
 def _to_length_1(scope: Scope, x: Array) -> Array:
@@ -387,6 +413,8 @@ KINDS = {
     "pooler of texts": fused(_pooler),
     "dense": Kind(value=_dense, pullback=_undo_dense),
     "to length 1": Kind(value=_to_length_1, pullback=_undo_to_length_1),
+    "layer norm of texts": Kind(value=_normed, pullback=_undo_normed),
+    "first numbers": Kind(value=_first_numbers, pullback=_undo_first_numbers),
     "head": fused(_head),
     "by table": Kind(value=lambda scope, x, table: model.logits(x, table.T, None), pullback=_undo_by_table),
     "probabilities": Kind(
