@@ -12,6 +12,7 @@ from attnkit.checking.report import CheckReport
 from attnkit.checkpoints import Checkpoint
 from attnkit.cli.notebook import plot as plot
 from attnkit.display.notebook import Rendering
+from attnkit.debugger.hashes import HashReport
 from attnkit.debugger.report import VerdictReport
 from attnkit.interpret.comparison import DiffReport
 from attnkit.interpret.rounding_report import RoundingReport
@@ -633,6 +634,7 @@ def show(
     name: Sequence[str] | str = (),
     slice: str = "",
     pipeline: str | None = None,
+    hooks: Literal["torch", "transformers", "vllm", "mlx", "jax", "onnx", "llama.cpp"] | None = None,
     facts: bool = False,
     rows: bool = False,
     over: TensorLike | None = None,
@@ -695,6 +697,7 @@ def diff(
     atol: float = 0.0,
     rounding: bool = False,
     all: bool = False,
+    hash: bool = False,
     model: Checkpoint | Path | None = None,
     ids: TensorLike | None = None,
     image: TensorLike | None = None,
@@ -709,7 +712,7 @@ def diff(
     heatmap: bool = False,
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
-) -> DiffReport | RoundingReport | VerdictReport | WeightsReport | AgreementReport: ...
+) -> DiffReport | HashReport | RoundingReport | VerdictReport | WeightsReport | AgreementReport: ...
 def check(
     stage: str,
     implementation: Any,

@@ -153,6 +153,8 @@ OPTIONS: Mapping[str, str] = {
     "decode --variable": "chat_template_kwargs template_kwargs enable_thinking reasoning_effort jinja_args",
     "decode --template": "chat_template chat_template_file jinja",
     "decode --top-k": "k topk",
+    "show --hooks": "forward_hook register_forward_hook cb_eval eval_callback dump recorder script",
+    "diff --hash": "checksum sha256 digest fingerprint bitwise bit_exact",
     "decode --top-p": "p nucleus nucleus_p",
     "decode --sampling-order": "samplers sampler_order sampler_priority temperature_last",
     "--beam": "num_beams n_beams beam_size beam_width beam_search",

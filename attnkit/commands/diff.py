@@ -67,6 +67,10 @@ def read_value(tool: Tool, value: Any) -> Operand:
 
 def open_comparison(stage: Stage, operands: Sequence[Operand], wrong_count: str) -> Records:
     """Open the comparison that operands and options ask for."""
+    if stage.parameters["hash"]:
+        from attnkit.debugger.hashes import HashPair
+
+        return Records(None, iter([HashPair.open([one if isinstance(one, str) else Record({}) for one in operands])]))
     has_model = stage.parameters["model_"] is not None
     if not has_model and are_models(operands):
         return Records(None, iter([open_models(stage)]))
@@ -180,7 +184,7 @@ def view_differences(report: display.ComparisonReport, stage: Stage, style: disp
     status=lambda record, stage: int(not record["same"]),
     derived=views.derived,
     sections={
-        "Comparison": "tolerance rounding all_ heatmap",
+        "Comparison": "tolerance rounding all_ heatmap hash",
         "Two models on a text": "text scan languages",
         "An implementation and a model": "model_ ids image audio why map_ match",
         "Figures": "look",
@@ -190,6 +194,10 @@ def view_differences(report: display.ComparisonReport, stage: Stage, style: disp
             ("numbers", "no_numbers"),
             *(("rounding", name) for name in ("rtol", "atol", "heatmap", "model", "text")),
             *(("model", name) for name in (*Tolerance._fields, "heatmap", "text")),
+            *(
+                ("hash", name)
+                for name in (*Tolerance._fields, "rounding", "all", "heatmap", "model", "text", "ids", "map", "scan")
+            ),
         ],
         requires=[
             *((name, "heatmap") for name in views.LookOptions._fields),
@@ -210,7 +218,7 @@ def view_differences(report: display.ComparisonReport, stage: Stage, style: disp
         inputs={"a": "TensorLike", "b": "TensorLike | None"},
         reader=read_values,
         options=("heatmap",),
-        result="DiffReport | RoundingReport | VerdictReport | WeightsReport | AgreementReport",
+        result="DiffReport | HashReport | RoundingReport | VerdictReport | WeightsReport | AgreementReport",
     ),
 )
 def diff(
@@ -231,6 +239,13 @@ def diff(
     ] = False,
     all_: Annotated[
         bool, typer.Option(help="compare all stages of two traces, not only up to the first that differs")
+    ] = False,
+    hash: Annotated[
+        bool,
+        typer.Option(
+            help="compare two runs of one engine by the hash and a few numbers of each stage: two dumps, or the "
+            "digests that attnkit.record writes to a .json file"
+        ),
     ] = False,
     model_: options.Model = None,
     ids: Annotated[
@@ -273,6 +288,10 @@ def diff(
     and the scale and offset of the nearest line B = scale · A + offset, with the rest that it leaves. Noise is
     measured by running the history of A, or of B if A has none, in float64, in its dtype and rounded at random; of
     tensors without a history it is derived from dtype, depth and size. Exit code 1 if a tensor is different.
+
+    With --hash, A and B are two runs of one engine, of the same code on two machines or of two versions: dumps, or
+    digests, for runs that are too large to keep. The first stage whose bits are others is named; a table has its norms
+    and the largest difference of eight sampled numbers, relative to the largest number of the stage.
 
     An NPY file or FILE:NAME is a single tensor, which is compared with x of the other file. Two traces (from encode
     --trace) are compared stage by stage, up to the first stage that differs, or, with --all, to the end. Of the folders

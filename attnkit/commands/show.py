@@ -5,7 +5,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -23,8 +23,10 @@ from attnkit.records import Array, Record
 if TYPE_CHECKING:
     from attnkit.interpret.model_sheet import FactSheet
 
+Engine = Literal["torch", "transformers", "vllm", "mlx", "jax", "onnx", "llama.cpp"]
 CURVE = "training.jsonl"  # the reports of a run, in the folder of train
 NO_FOLDER = "needs the folder of a model: attnkit show DIR --pipeline NAME"
+NO_MODEL = "needs the folder of a model, or its GGUF file: attnkit show DIR --hooks ENGINE"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,7 +72,7 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
         return Records(None, iter([read_pair(stage)]))
     folder, name = split_folder(stage.operands[0]) if stage.operands else ("", "")
     pipeline, names = stage.parameters["pipeline"], stage.parameters["name"]
-    if stage.parameters["facts"] and folder and not name:
+    if (stage.parameters["facts"] or stage.parameters["hooks"]) and folder and not name:
         checkpoint = operands.load_model(stage.operands[0])
         stage.files.loaded["folder"] = checkpoint
         return Records(None, iter([CheckpointRecord({}, checkpoint=checkpoint, whole=True)]))
@@ -83,7 +85,7 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
             return Records(None, iter([read_losses(stage.operands[0])]))
         return read_records_over(stage, upstream)
     flags = [flag_name(flag) for flag in (*views.VIEWS, "name", "slice") if is_flag_set(stage, flag)]
-    for flag in ("pipeline", "facts"):
+    for flag in ("pipeline", "facts", "hooks"):
         if name and is_flag_set(stage, flag):
             raise UsageError(f"cannot be combined with DIR:{name}", flag_name(flag))
     if not (name or names) and {"--heatmap", "--heads", "--curves", "--slice"} & {*flags}:
@@ -225,7 +227,7 @@ def draw_over(picture: Array, selection: Record, whole: Record) -> PatchRecord:
 @tool(
     sections={
         "Tensors": "name slice rows",
-        "Models": "facts pipeline",
+        "Models": "facts pipeline hooks",
         "Views": "views",
         "Figures": "over look",
     },
@@ -234,8 +236,9 @@ def draw_over(picture: Array, selection: Record, whole: Record) -> PatchRecord:
             views.VIEWS,
             ("numbers", "no_numbers"),
             *(("pipeline", flag) for flag in ("name", "slice", "rows", *views.VIEWS)),
+            *(("hooks", flag) for flag in ("name", "slice", "rows", "facts", "pipeline", *views.VIEWS)),
             *(("rows", flag) for flag in ("heads", "stats", "list")),
-            *(("over", flag) for flag in ("pipeline", "facts", *views.VIEWS, "numbers", "no_numbers")),
+            *(("over", flag) for flag in ("pipeline", "facts", "hooks", *views.VIEWS, "numbers", "no_numbers")),
             *(("facts", flag) for flag in ("name", "slice", "rows", "pipeline", *views.VIEWS)),
         ]
     ),
@@ -248,7 +251,7 @@ def draw_over(picture: Array, selection: Record, whole: Record) -> PatchRecord:
     python=PythonForm(options=notebook.OPTIONS, result="Rendering", present=notebook.present),
     keep_names=True,
     without=("check_finite",),
-    gives=lambda stage: "text" if stage.parameters["pipeline"] is not None else "record",
+    gives=lambda stage: "text" if stage.parameters["pipeline"] or stage.parameters["hooks"] else "record",
 )
 def show(
     record: Record,
@@ -260,6 +263,13 @@ def show(
         typer.Option(
             metavar="LAYER",
             help="print the shell pipeline of a part of the model: encoder.3, encoder.3.self, encoder, head, or all",
+        ),
+    ] = None,
+    hooks: Annotated[
+        Engine | None,
+        typer.Option(
+            help="print a Python script that records what an engine computes for the model, for `diff --model DIR "
+            "MINE.npz --why`",
         ),
     ] = None,
     facts: Annotated[
@@ -298,6 +308,12 @@ def show(
         checkpoint = record.checkpoint
         is_pooled = sentence_modules(checkpoint).is_pooled
         return model_summary.shell_pipeline(checkpoint.config, checkpoint.folder, pipeline, is_pooled)
+    if hooks is not None:
+        if not isinstance(record, CheckpointRecord):
+            raise UsageError(NO_MODEL, "--hooks")
+        from attnkit.debugger.hooks import write_hooks
+
+        return write_hooks(record.checkpoint, hooks)
     if facts:
         if not isinstance(record, CheckpointRecord):
             raise UsageError("needs the folder of a model, or its GGUF file: attnkit show DIR --facts", "--facts")

@@ -8,5 +8,7 @@ layouts.py   an array of a dump in the layout of its site; matching.py: pairs by
 graphs.py    the model as a graph of nodes, with kinds of nodes that only slips have; pictures.py: its pixels
 slips.py     what implementations get wrong, by kind of node: another option or input of a node, in words
 verdict.py   a row for each site: what it inherits, what it adds, and the slips that explain it
+hooks.py     scripts that record what another engine computes, of the folder scripts
+hashes.py    two runs of one engine by digests
 compare.py   all of these together; report.py: the result as a record, a table and sentences
 """

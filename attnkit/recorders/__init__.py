@@ -2,6 +2,7 @@
 
 recording.py      a recording in progress; `record` and `tap`
 torch_modules.py  what the modules of a torch model read and return
+digests.py        hashes and a few numbers in place of tensors
 onnx_models.py    every intermediate of an ONNX model
 """
 

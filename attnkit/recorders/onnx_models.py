@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.formats import Sink, cast_array, file_format, npz, open_source
+from attnkit.formats import Sink, cast_array, open_source
 from attnkit.formats.dtypes import NAMES, dtype_of
 from attnkit.libraries import call_library, import_library
-from attnkit.recorders.recording import Recording
+from attnkit.recorders.recording import Recording, choose_writer
 from attnkit.records import Array, join_names
 
 FIRST = 8  # outputs of the first group; their size decides how many are fetched at a time afterwards
@@ -30,7 +30,7 @@ FOLDER = "session.model_external_initializers_file_folder_path"  # where weights
 
 
 def record_onnx(path: str | os.PathLike[str], model: str | os.PathLike[str], inputs: Mapping[str, Any]) -> None:
-    """Run an ONNX model, and record all that its nodes compute to an NPZ file.
+    """Run an ONNX model, and record all that its nodes compute, as `record` does.
 
     path    the file to write: the inputs, then the outputs of the nodes in their order, by their names in the model, or
             as `/PATH/OPERATOR_output_0` if torch.onnx.export has written the path of the module beside a node
@@ -44,8 +44,7 @@ def record_onnx(path: str | os.PathLike[str], model: str | os.PathLike[str], inp
     UsageError for an input that is missing or unknown, DataError for a model that cannot be run.
     """
     target, source = os.fspath(path), os.fspath(model)
-    if file_format(target) != "npz":
-        raise UsageError("a recording is an NPZ file; expected a name that ends in .npz", target)
+    writer = choose_writer(target)
     onnx, runtime = (import_library(library, "", "record_onnx") for library in ("onnx", "onnxruntime"))
     open_source(source).close()
     with call_library("not an ONNX model", source):
@@ -55,9 +54,10 @@ def record_onnx(path: str | os.PathLike[str], model: str | os.PathLike[str], inp
         warnings.warn(f"{source}: {WHY_NOT}", AttnkitWarning, stacklevel=2)
     paths = _find_paths(loaded.graph)
     with Sink(target) as sink:
-        recording = Recording(target, npz.Writer(sink.write))
+        recording = Recording(target, writer(sink.write))
         for name, array in feeds.items():
-            recording.write(name, array)
+            if array.size:  # an empty cache has no stages
+                recording.write(name, array)
         with call_library("cannot be run", source):
             for name, value in _run(onnx, runtime, loaded, feeds, os.path.dirname(os.path.abspath(source))):
                 recording.write(paths.get(name, name), value)

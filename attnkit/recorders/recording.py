@@ -19,6 +19,7 @@ from attnkit.formats.metadata import to_metadata
 from attnkit.formats.streams import name_errors, prefix_errors
 from attnkit.libraries import call_library
 from attnkit.model.arrays import numpy_array
+from attnkit.recorders.digests import DigestWriter
 from attnkit.recorders.torch_modules import ModuleCalls, check_module
 from attnkit.records import Record
 
@@ -34,7 +35,7 @@ class Recording:
     process  the process that writes it: not one forked from it
     """
 
-    def __init__(self, name: str, writer: npz.Writer) -> None:
+    def __init__(self, name: str, writer: npz.Writer | DigestWriter) -> None:
         self.name, self.process = name, os.getpid()
         self._writer = writer
         self._counts: Counter[str] = Counter()
@@ -75,6 +76,21 @@ class Recording:
             self._writer.finish(to_metadata(Record({})))
 
 
+def choose_writer(name: str) -> type[npz.Writer] | type[DigestWriter]:
+    """What writes a recording: tensors to FILE.npz, digests to FILE.json.
+
+    >>> choose_writer("mine.json").__name__
+    'DigestWriter'
+    """
+    file_format(name)  # which names the suffixes that there are
+    suffix = os.path.splitext(name)[1].lower()
+    if suffix == ".npz":
+        return npz.Writer
+    if suffix == ".json":
+        return DigestWriter
+    raise UsageError("a recording is an NPZ file, or a JSON file of digests; expected .npz or .json", name)
+
+
 class _State:
     """What is in progress.
 
@@ -89,7 +105,7 @@ class _State:
 
 @contextlib.contextmanager
 def record(path: str | os.PathLike[str], module: Any = None, *, call: int = 0) -> Iterator[None]:
-    """Record what a program computes in a `with` block to an NPZ file.
+    """Record what a program computes in a `with` block to an NPZ file, or its digests.
 
     module  a torch module: all that it and the modules inside it read and return is written, by the path of each, and
             what `tap` names. Without it only what `tap` names
@@ -101,6 +117,9 @@ def record(path: str | os.PathLike[str], module: Any = None, *, call: int = 0) -
     `PATH.input.attention_mask` a keyword argument. The path of the module itself is left out: `output.logits`. The
     second call of a module within one call of the model is `PATH#1.output`. A module shared by several paths has the
     path inside the module that calls it, or each path if that is not clear. Values that are no tensors are left out.
+
+    The name of a file that ends in .json asks for digests: the hash and a few numbers of each tensor, in place of the
+    tensors, which `diff --hash` compares.
 
     Each tensor is written when it is computed, and not kept. The file appears when the block ends without an error.
     UsageError for a second recording inside the block, DataError if nothing was recorded, FileError if the file cannot
@@ -115,8 +134,7 @@ def record(path: str | os.PathLike[str], module: Any = None, *, call: int = 0) -
     [('x', (2, 2)), ('x#1', (3,))]
     """
     name = os.fspath(path)
-    if file_format(name) != "npz":
-        raise UsageError("a recording is an NPZ file; expected a name that ends in .npz", name)
+    writer = choose_writer(name)
     if module is None and call:
         raise UsageError(f"call {call} of no module", "record")
     if type(call) is not int or call < 0:
@@ -124,7 +142,7 @@ def record(path: str | os.PathLike[str], module: Any = None, *, call: int = 0) -
     if module is not None:
         check_module(module)
     with Sink(name) as sink:
-        recording = Recording(name, npz.Writer(sink.write))
+        recording = Recording(name, writer(sink.write))
         calls = ModuleCalls(module, call, recording.write) if module is not None else None
         with _in_progress(recording, calls.is_recorded if calls else None), _traced_again():
             with calls.hooked() if calls else contextlib.nullcontext():

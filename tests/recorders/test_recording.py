@@ -113,7 +113,7 @@ def test_nothing_recorded_leaves_no_file(tmp_path):
 @pytest.mark.parametrize(
     "arguments, options, message",
     [
-        (("mine.json",), {}, "mine.json: a recording is an NPZ file; expected a name that ends in .npz"),
+        (("mine.npy",), {}, "mine.npy: a recording is an NPZ file, or a JSON file of digests; expected .npz or .json"),
         (("mine",), {}, "mine: a recording is an NPZ file"),
         (("mine.npz",), {"call": 1}, "record: call 1 of no module"),
         (

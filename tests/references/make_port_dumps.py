@@ -12,10 +12,9 @@
     python -m tests.references.make_port_dumps PROGRAM
 
 writes dumps/ports/PROGRAM-MODEL….npz. Attention is far from uniform in these models, so that a mask, a window or an
-angle that is wrong shows. `help porting` has the lines that do the recording.
+angle that is wrong shows. `show --hooks` prints the scripts that do the recording.
 """
 
-import ctypes
 import json
 import pathlib
 import shutil
@@ -25,6 +24,8 @@ import tempfile
 import numpy as np
 
 import attnkit
+from attnkit.checkpoints import open_checkpoint
+from attnkit.debugger.hooks import write_hooks
 from tests.gguf_models import convert
 from tests.places import folder
 
@@ -42,53 +43,11 @@ def place(name: str) -> str:
 # llama.cpp
 
 
-class Head(ctypes.Structure):
-    """The first fields of a ggml_tensor: its type, its sizes and strides, the last axis first."""
-
-    _fields_ = (
-        ("type", ctypes.c_int),
-        ("buffer", ctypes.c_void_p),
-        ("sizes", ctypes.c_int64 * 4),
-        ("strides", ctypes.c_size_t * 4),
-    )
-
-
 def record_llama_cpp(name: str, model: str, ids: list[int], cache: int) -> None:
-    """Every node of the graph by its name; cache: the type of keys and values, 0 for float32, 1 for float16."""
-    import llama_cpp
-
-    path = min((pathlib.Path(llama_cpp.__file__).parent / "lib").glob("libggml-base.*"))
-    ggml, found = ctypes.CDLL(str(path)), {"ids": np.array(ids)}
-    ggml.ggml_get_name.restype, ggml.ggml_nbytes.restype = ctypes.c_char_p, ctypes.c_size_t
-
-    def keep(tensor, asks, _):
-        if asks:
-            return True
-        head, pointer = Head.from_address(tensor), ctypes.c_void_p(tensor)
-        node = ggml.ggml_get_name(pointer).decode()
-        dtype = {0: np.float32, 26: np.int32}.get(head.type)
-        if dtype and "(" not in node:
-            data = ctypes.create_string_buffer(ggml.ggml_nbytes(pointer))
-            ggml.ggml_backend_tensor_get(pointer, data, ctypes.c_size_t(0), ctypes.c_size_t(len(data)))
-            array = np.lib.stride_tricks.as_strided(
-                np.frombuffer(data, dtype, 1), head.sizes[::-1], head.strides[::-1]
-            ).copy()
-            number = sum(one.partition("#")[0] == node for one in found)
-            found[f"{node}#{number}" if number else node] = array
-        return True
-
-    callback = llama_cpp.ggml_backend_sched_eval_callback(keep)
-    context = llama_cpp.llama_context_default_params()
-    context.cb_eval, context.n_ctx, context.flash_attn_type = callback, 64, 0
-    context.type_k = context.type_v = cache
-    opened = llama_cpp.llama_model_load_from_file(model.encode(), llama_cpp.llama_model_default_params())
-    batch = llama_cpp.llama_batch_init(len(ids), 0, 1)
-    batch.n_tokens = len(ids)
-    for at, one in enumerate(ids):
-        batch.token[at], batch.pos[at], batch.n_seq_id[at], batch.logits[at] = one, at, 1, 1
-        batch.seq_id[at][0] = 0
-    assert llama_cpp.llama_decode(llama_cpp.llama_init_from_model(opened, context), batch) == 0
-    np.savez_compressed(place(name), **found)
+    """Run the script that `show --hooks` prints; cache: the type of keys and values, 0 for float32, 1 for float16."""
+    sys.argv = ["hooks.py", place(name), *map(str, ids)]
+    script = write_hooks(open_checkpoint(model), "llama.cpp").replace("np.savez(", "np.savez_compressed(")
+    exec(script.replace("type_v = 0", f"type_v = {cache}"), {})
 
 
 def make_llama_cpp() -> None:
