@@ -43,6 +43,7 @@ TOOLS = (
     "peek",
     "diff",
     "check",
+    "golden",
     "run",
     "history",
 )

@@ -13,6 +13,7 @@ from attnkit.checkpoints import Checkpoint
 from attnkit.cli.notebook import plot as plot
 from attnkit.display.notebook import Rendering
 from attnkit.debugger.hashes import HashReport
+from attnkit.commands.golden.report import GoldenReport
 from attnkit.debugger.report import VerdictReport
 from attnkit.interpret.comparison import DiffReport
 from attnkit.interpret.rounding_report import RoundingReport
@@ -737,6 +738,15 @@ def check(
     visibility: Literal["visible", "hidden", "after_due_date", "after_published"] = "visible",
     hidden_seed: str | None = None,
 ) -> CheckReport: ...
+def golden(
+    file: Path,
+    /,
+    *,
+    case: Sequence[str] | str = (),
+    bless: bool = False,
+    reason: str = "",
+    full: bool = False,
+) -> GoldenReport: ...
 def run(
     pipeline: Path,
     record: TensorLike | None = None,

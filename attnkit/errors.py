@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 EXIT_CODES = {
     0: "done",
-    1: "different: a `diff`, a `history --replay`, or a wrong answer to an `exercise`",
+    1: "different: a `diff`, a `history --replay`, changed `golden` numbers, or a wrong answer to an `exercise`",
     2: "the command line is wrong: an unknown option, a bad value, a missing operand",
     3: "the data are wrong: syntax, dtype, shape, range, a limit exceeded",
     4: "a file cannot be opened, read or written",

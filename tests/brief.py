@@ -12,6 +12,7 @@ import numpy as np
 
 import attnkit
 
+MACHINE = re.compile(r"\bOpenBLAS \w+, NumPy \d[\w.]*(, \d+ threads?)?|\baccelerate, NumPy \d[\w.]*")
 LONG_JSON, LONG_TEXT = 4_000, 12_000  # the most bytes of a text that is given in full
 
 
@@ -21,7 +22,7 @@ def normalized(text, folder):
     text = re.sub(r"\b[0-9a-f]{64}\b", "<sha256>", text)
     text = re.sub(r"\b[0-9a-f]{12}…", "<sha256>…", text)
     text = re.sub(r',\s*"machine": ?"[^"]*"', "", text)
-    text = re.sub(r"\b\w+ [\w-]+, NumPy \d[\w.]*", "<machine>", text)
+    text = MACHINE.sub("<machine>", text)
     return re.sub(rf"(attnkit |version\W+){re.escape(attnkit.__version__)}", r"\1<version>", text)
 
 

@@ -80,58 +80,11 @@ class ProgramCallee:
 
     def run(self, data: bytes, most: int) -> bytes:
         """Run the program on data; return what it writes, or raise ProgramError."""
-        with tempfile.TemporaryFile() as inputs, tempfile.TemporaryFile() as errors:
-            inputs.write(data)
-            inputs.seek(0)
-            try:
-                process = subprocess.Popen(
-                    self.command,
-                    stdin=inputs,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    start_new_session=True,
-                    preexec_fn=self.limit,
-                )
-            except OSError as error:
-                raise CalleeError(f"{self.command[0]}: {error.strerror}") from None
-            try:
-                return self.read_answer(process, most, errors)
-            finally:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                assert process.stdout is not None
-                process.stdout.close()
-
-    def limit(self) -> None:
-        """Limit what the process may use, and have it end with this one."""
-        limits = {"CPU": int(self.timeout) + 1, "FSIZE": FILE_BYTES, "CORE": 0}
-        limit(**limits, **({"AS": self.memory} if self.memory else {}))
-        end_with_parent(watches=False)
-
-    def read_answer(self, process: subprocess.Popen[bytes], most: int, errors: Any) -> bytes:
-        """Read what a process writes until it ends."""
-        assert process.stdout is not None
-        parts, length, deadline = [], 0, time.monotonic() + self.timeout
-        while True:
-            if not can_read(process.stdout.fileno(), deadline - time.monotonic()):
-                raise ProgramError(TIMEOUT.format(self.timeout), is_end=True)
-            part = os.read(process.stdout.fileno(), 1 << 20)
-            if not part:
-                break
-            parts.append(part)
-            length += len(part)
-            if length > most:
-                raise ProgramError(f"its answer is too large: more than {most} bytes")
-        try:
-            code = process.wait(max(deadline - time.monotonic(), 0))
-        except subprocess.TimeoutExpired:
-            raise ProgramError(TIMEOUT.format(self.timeout), is_end=True) from None
-        if code:
-            raise ProgramError(f"it ended with {describe_code(code)}{last_line(errors)}")
-        if not length:
-            raise ProgramError(f"it wrote nothing{last_line(errors)}")
-        return b"".join(parts)
+        limits = {"CPU": int(self.timeout) + 1, "FSIZE": FILE_BYTES, **({"AS": self.memory} if self.memory else {})}
+        written, problem = run_program(self.command, self.timeout, most, limits, data)
+        if not written:
+            raise ProgramError(f"it wrote nothing{problem}")
+        return written
 
     def close(self) -> None:
         pass
@@ -146,6 +99,76 @@ class ProgramError(Exception):
     def __init__(self, problem: str, is_end: bool = False) -> None:
         super().__init__(problem)
         self.is_end = is_end
+
+
+def run_program(
+    command: Sequence[str],
+    timeout: float,
+    most: int,
+    limits: Mapping[str, int],
+    data: bytes = b"",
+    folder: str | None = None,
+) -> tuple[bytes, str]:
+    """Run a program without a shell; return what it writes, and its last error line.
+
+    timeout  seconds until it is ended, with all processes that it started
+    most     the most bytes that it may write
+    limits   what it may use, by the names of the module `resource`
+    folder   where it runs; None for the current one
+
+    CalleeError if it cannot be started, ProgramError if it fails.
+    """
+
+    def restrict() -> None:
+        limit(**limits, CORE=0)
+        end_with_parent(watches=False)
+
+    with tempfile.TemporaryFile() as inputs, tempfile.TemporaryFile() as errors:
+        inputs.write(data)
+        inputs.seek(0)
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=inputs,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=folder,
+                start_new_session=True,
+                preexec_fn=restrict,
+            )
+        except OSError as error:
+            raise CalleeError(f"{command[0]}: {error.strerror}") from None
+        try:
+            return read_written(process, most, timeout, errors), last_line(errors)
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def read_written(process: subprocess.Popen[bytes], most: int, timeout: float, errors: Any) -> bytes:
+    """Read what a process writes until it ends."""
+    assert process.stdout is not None
+    parts, length, deadline = [], 0, time.monotonic() + timeout
+    while True:
+        if not can_read(process.stdout.fileno(), deadline - time.monotonic()):
+            raise ProgramError(TIMEOUT.format(timeout), is_end=True)
+        part = os.read(process.stdout.fileno(), 1 << 20)
+        if not part:
+            break
+        parts.append(part)
+        length += len(part)
+        if length > most:
+            raise ProgramError(f"its answer is too large: more than {most} bytes")
+    try:
+        code = process.wait(max(deadline - time.monotonic(), 0))
+    except subprocess.TimeoutExpired:
+        raise ProgramError(TIMEOUT.format(timeout), is_end=True) from None
+    if code:
+        raise ProgramError(f"it ended with {describe_code(code)}{last_line(errors)}")
+    return b"".join(parts)
 
 
 def as_dtype(value: Any, dtype: str) -> Array:

@@ -71,6 +71,7 @@ TOOLS = {
     "peek": "show the records in the middle of a pipe",
     "diff": "compare two tensors or records",
     "check": "verify an implementation of a stage, and name its slip",
+    "golden": "named computations against stored numbers: rounding or change",
     "run": "a whole pipeline in one process",
     "grad": "the gradients of a pipeline",
     "history": "print the commands that made a record; run them again",

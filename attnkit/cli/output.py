@@ -241,6 +241,19 @@ class DrawnText(str):
     """
 
 
+class Graded(str):
+    """The text of a report, with the exit code of the check."""
+
+    status = 0
+
+    @classmethod
+    def of(cls, text: str, status: int) -> "Graded":
+        """A text with an exit code."""
+        graded = cls(text)
+        graded.status = status
+        return graded
+
+
 def report_text(values: Mapping[str, Any], line: "Callable[[Style], str]") -> str:
     """Values as JSON, or as a line if another format is requested."""
     return _requested_text(line) or _as_json(values)

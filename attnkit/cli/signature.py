@@ -41,6 +41,7 @@ from attnkit.checkpoints import Checkpoint
 from attnkit.cli.notebook import plot as plot
 from attnkit.display.notebook import Rendering
 from attnkit.debugger.hashes import HashReport
+from attnkit.commands.golden.report import GoldenReport
 from attnkit.debugger.report import VerdictReport
 from attnkit.interpret.comparison import DiffReport
 from attnkit.interpret.rounding_report import RoundingReport

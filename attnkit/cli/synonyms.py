@@ -313,6 +313,8 @@ TOOLS: Mapping[str, str] = {
     "exercise": "exercises quiz practice homework worksheet grade grading",
     "check STAGE FILE.py": "autograder autograde autograding gradescope nbgrader otter_grader junit github_classroom "
     "verify validate unittest test_suite homework_check implementation",
+    "golden FILE": "snapshot snapshots regression baseline approval bless ci continuous_integration github_actions "
+    "num_regression syrupy",
     "sample": "samples example examples demo demos tutorial",
     "help lecture": "lesson lessons course courses chapter chapters curriculum syllabus",
     "--help": "tools usage man docs doc list",

@@ -109,6 +109,14 @@ def requested_view(stage: Stage) -> str:
     return next((name for name, is_requested in stage.collect(ViewOptions)._asdict().items() if is_requested), "")
 
 
+def view_verdict(report: "display.ComparisonReport", stage: Stage, style: "display.Style") -> "display.ResultView":
+    """View the report of a comparison; nothing for --quiet."""
+    is_quiet = stage.common.get("quiet") and stage.common.get("output") in (None, "-")
+    if is_quiet and stage.format.requested() in (None, "table"):
+        return display.ResultView([])  # the exit code is the result
+    return report.view(style)
+
+
 def derived(stage: Stage) -> Callable[[Record], Record | str] | None:
     """The function from a record to the data of the requested view, or None.
 

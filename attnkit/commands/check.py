@@ -27,7 +27,7 @@ from attnkit.checking.verdict import StatedTolerance
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.options import OF_TENSORS
-from attnkit.cli.output import list_text
+from attnkit.cli.output import Graded, list_text
 from attnkit.cli.stage import Stage
 from attnkit.cli.tool import PythonForm, Records
 from attnkit.errors import UsageError
@@ -143,19 +143,6 @@ def check(
         return report
     text = write_junit(report) if grading.report == "junit" else write_gradescope(report, grading.visibility)
     return Graded.of(text, int(not report.same))
-
-
-class Graded(str):
-    """The text of a report, with the exit code of the check."""
-
-    status = 0
-
-    @classmethod
-    def of(cls, text: str, status: int) -> "Graded":
-        """A text with an exit code."""
-        graded = cls(text)
-        graded.status = status
-        return graded
 
 
 def list_stages() -> str:

@@ -169,18 +169,10 @@ def change_record(record: Record, only: tuple[str, ...] | None, dtype: str | Non
     return record.select(only) if only else record
 
 
-def view_differences(report: display.ComparisonReport, stage: Stage, style: display.Style) -> display.ResultView:
-    """View a report; nothing for --quiet."""
-    is_quiet = stage.common.get("quiet") and stage.common.get("output") in (None, "-")
-    if is_quiet and stage.format.requested() in (None, "table"):
-        return display.ResultView([])  # the exit code is the result
-    return report.view(style)
-
-
 @tool(
     operand=PAIR,
     reader=read_files,
-    view=view_differences,
+    view=views.view_verdict,
     status=lambda record, stage: int(not record["same"]),
     derived=views.derived,
     sections={

@@ -269,7 +269,7 @@ def describe_first(one: JudgedTensor) -> str:
         return f"different: {one.name} ({one.problem})"
     if one.judgement.is_systematic:
         return f"different: {one.name}; each number is within rounding, all of them together are not"
-    share = f"{100 * one.judgement.beyond:.2g} % of its numbers"
+    share = f"{100 * one.judgement.beyond:.3g} % of its numbers"
     return f"different: first {one.name} {one.first}; {share} beyond rounding"
 
 

@@ -15,6 +15,7 @@ import pytest
 
 import attnkit
 from attnkit.cli import TOOLS, find_tool, main
+from attnkit.cli.options import COMMON
 from tests.process import ROOT
 
 STORY = "samples/data/story"
@@ -173,4 +174,4 @@ def test_the_sections_of_a_help_hold_each_option_once(name):
     listed = [name for names in tool.sections.values() for name in names.split()]
     named = [flag for name in listed for flag in tool.fields.get(name, [name])]
     assert len(named) == len(set(named))
-    assert not tool.sections or {*named} == {*tool.flags, *tool.extra_names}
+    assert not tool.sections or {*named} == {*tool.flags, *({*tool.extra_names} - {*COMMON})}

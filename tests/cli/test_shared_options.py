@@ -24,6 +24,7 @@ INPUTS = {
     "explore": ["w.json"],
     "ffn": ["e.json", "--hidden", "2"],
     "grad": ["embed 'Ġthe Ġcat' --dim 4 | decode | loss --target 1,0", "--attribute", "input-x-gradient"],
+    "golden": ["numbers.toml"],
     "heads": ["w.json"],
     "history": ["e.json"],
     "layernorm": ["e.json"],
@@ -72,6 +73,7 @@ def folder(tmp_path_factory):
     }.items():
         attnkit.formats.save(record, str(folder / name))
     np.savez(folder / "linear.npz", w=np.eye(4, dtype=np.float32))
+    (folder / "numbers.toml").write_text('cat.pipeline = "embed cat --dim 4"')
     (folder / "text.txt").write_text("the fox looked at the stars\n" * 4)
     return folder
 

@@ -1,0 +1,309 @@
+"""A tensor in a few numbers: its hash, signed sums of its numbers, and samples.
+
+Every number counts in one of the sums, with a sign that is drawn by its place. Rounding nearly cancels in them, so
+that a sum moves by the root of how many numbers it has; what changes a number by more is seen.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attnkit.errors import DataError
+from attnkit.model.dtypes import Array, is_float
+from attnkit.model.rounding import (
+    DIFFERENT,
+    IDENTICAL,
+    ROUNDING,
+    Judgement,
+    derived_floor,
+    held_dtype,
+    judge_arrays,
+    rows_of,
+)
+
+SUMS, SAMPLES = 64, 16  # of a tensor, fewer of a small one
+CHANGED, NEW_NAN, MISSING, NEW = "changed", "new NaN", "missing", "new"
+VERDICTS = (IDENTICAL, ROUNDING, NEW, MISSING, CHANGED, NEW_NAN)  # the last one of several counts
+SIGNIFICANT = {"float64": 17}  # digits of a sum, by dtype; 10 of others
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is stored of a tensor.
+
+    special  how many numbers are NaN, infinite and minus infinite
+    largest  the largest finite number
+    noise    the largest difference that rounding explains, and of a row relative to its largest number
+    sums     signed sums of finite numbers, and what rounding explains of each; of few numbers none
+    samples  places, the numbers there, and what rounding explains of each
+    ties     hashes of the whole numbers that rounding gave
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    digest: str
+    special: tuple[int, int, int] = (0, 0, 0)
+    largest: float = 0.0
+    noise: float = 0.0
+    relative: float = 0.0
+    sums: tuple[float, ...] = ()
+    sums_noise: tuple[float, ...] = ()
+    places: tuple[int, ...] = ()
+    samples: tuple[float, ...] = ()
+    samples_noise: tuple[float, ...] = ()
+    ties: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TensorOutcome:
+    """What came of a tensor.
+
+    verdict    identical, rounding, changed, new NaN, missing or new
+    judgement  the figures, where there are some
+    words      what differs, in words
+    """
+
+    verdict: str
+    judgement: Judgement | None = None
+    words: str = ""
+
+
+def digest_of(array: Array) -> str:
+    """The SHA-256 of the numbers of an array in C order."""
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def summarize_tensor(array: Array, floor: Array | None = None, ties: Sequence[Array] = ()) -> Summary:
+    """Summarize a tensor.
+
+    floor  (rows, 1), what rounding explains of each row; None: derived
+    ties   whole numbers that rounding gave in its place
+
+    >>> summary = summarize_tensor(np.float32([[1, 2], [4, 8]]))
+    >>> summary.samples, summary.sums
+    ((1.0, 2.0, 4.0, 8.0), ())
+    """
+    start = Summary(array.dtype.name, tuple(array.shape), digest_of(array), ties=tuple(map(digest_of, ties)))
+    if not is_float(array.dtype) or not array.size:
+        return start
+    rows = rows_of(array)
+    if floor is None:
+        floor = derived_floor(rows, held_dtype(array), max(array.shape, default=1))
+    floors = np.broadcast_to(floor, rows.shape).ravel()
+    flat, finite = rows.ravel(), np.isfinite(rows).ravel()
+    values = np.where(finite, flat, 0.0)
+    count = SUMS if flat.size > SUMS else 0  # of few numbers each is a sample
+    signs, buckets = signs_of(flat.size), places_of_sums(flat.size)
+    sums = np.bincount(buckets, signs * values)[:count]
+    unit = 2.0**-52 * np.bincount(buckets, np.abs(values))[:count]
+    sums_noise = np.sqrt(np.bincount(buckets, floors**2)[:count]) + unit
+    places = choose_samples(values)
+    largest = np.abs(rows, where=np.isfinite(rows), out=np.zeros(rows.shape)).max(axis=-1)
+    scale = np.maximum(largest, np.median(largest[largest > 0]) if largest.any() else 1.0)
+    digits = SIGNIFICANT.get(held_dtype(array), 10)
+    return Summary(
+        start.dtype,
+        start.shape,
+        start.digest,
+        (int(np.isnan(flat).sum()), int(np.isposinf(flat).sum()), int(np.isneginf(flat).sum())),
+        float(largest.max()),
+        two_digits(float(floors.max())),
+        two_digits(float((np.asarray(floor)[:, 0] / scale).max())),
+        tuple(float(f"{one:.{digits}g}") for one in sums),
+        tuple(map(two_digits, sums_noise)),
+        tuple(map(int, places)),
+        tuple(map(float, values[places])),
+        tuple(two_digits(float(floors[at])) for at in places),
+    )
+
+
+def two_digits(number: float) -> float:
+    """A number in two digits, rounded up a little, as noise is stored.
+
+    >>> two_digits(1.234e-7), two_digits(0.0)
+    (1.3e-07, 0.0)
+    """
+    return float(f"{number * 1.05:.1e}")
+
+
+def signs_of(count: int) -> Array:
+    """A sign for each place, the same in every run: a bit of SplitMix64.
+
+    Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
+
+    >>> signs_of(8).tolist()
+    [-1.0, 1.0, 1.0, -1.0, 1.0, 1.0, 1.0, -1.0]
+    """
+    bits = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return 1.0 - 2.0 * (bits >> np.uint64(63)).astype(np.float64)
+
+
+def places_of_sums(count: int) -> Array:
+    """The sum in which each place counts: runs of places next to each other.
+
+    >>> places_of_sums(128).tolist()[:4], int(places_of_sums(1000)[-1])
+    ([0, 0, 1, 1], 63)
+    """
+    return np.arange(count, dtype=np.int64) * SUMS // count
+
+
+def choose_samples(values: Array) -> Array:
+    """Places spread over a vector, that of the largest number among them; of few all."""
+    count = values.size if values.size <= SUMS else SAMPLES
+    spread = np.linspace(0, values.size - 1, count).astype(np.int64)
+    return np.unique(np.append(spread, np.argmax(np.abs(values))))
+
+
+def compare_summaries(
+    then: Summary, now: Summary, rtol: float | None = None, atol: float | None = None
+) -> TensorOutcome:
+    """The outcome of a tensor by what is stored of it.
+
+    rtol, atol  the tolerance of the user in place of noise
+
+    >>> x = np.float32([[1, 2], [4, 8]])
+    >>> then, *now = map(summarize_tensor, (x, x, x * np.float32(1 + 2**-23), 1.5 * x))
+    >>> [compare_summaries(then, one).verdict for one in now]
+    ['identical', 'rounding', 'changed']
+    """
+    if (then.dtype, then.shape) != (now.dtype, now.shape):
+        return TensorOutcome(CHANGED, words=f"{now.dtype} {now.shape}, was {then.dtype} {then.shape}")
+    if then.digest == now.digest:
+        return TensorOutcome(IDENTICAL)
+    if not then.samples:
+        is_tie = now.digest in then.ties
+        return TensorOutcome(ROUNDING, words="a tie that rounding decides") if is_tie else TensorOutcome(CHANGED)
+    if problem := compare_special(then, now):
+        return problem
+    own = None if rtol is None and atol is None else (rtol or 0.0, atol or 0.0)
+    samples = judge_numbers(then.samples, now.samples, then.samples_noise, own)
+    sums = judge_numbers(then.sums, now.sums, then.sums_noise, None)
+    words = explain_line(samples, then.largest) if samples.verdict == DIFFERENT else ""
+    if samples.verdict == DIFFERENT:
+        at = np.unravel_index(then.places[samples.at[0]], then.shape)
+        index = "".join(f"[{one}]" for one in at)
+        place = f"first sample beyond rounding: {index}"
+        return TensorOutcome(CHANGED, relative_to(samples, then.largest), words or place)
+    if sums.verdict == DIFFERENT and own is None:
+        return TensorOutcome(
+            CHANGED, relative_to(samples, then.largest), f"sum {sums.at[0] + 1} of {len(then.sums)} is beyond rounding"
+        )
+    return TensorOutcome(ROUNDING, relative_to(samples, then.largest))
+
+
+def compare_special(then: Summary, now: Summary) -> TensorOutcome | None:
+    """The outcome of a tensor with other numbers of NaN and infinities, or None."""
+    if now.special[0] > then.special[0]:
+        return TensorOutcome(
+            NEW_NAN, words=f"{now.special[0]} of {math.prod(now.shape)} numbers, were {then.special[0]}"
+        )
+    if now.special != then.special:
+        return TensorOutcome(CHANGED, words=f"NaN, ∞, −∞: {now.special}, were {then.special}")
+    return None
+
+
+def judge_numbers(
+    then: Sequence[float], now: Sequence[float], noise: Sequence[float], tolerance: tuple[float, float] | None
+) -> Judgement:
+    """Judge stored numbers by the noise of each, or by a tolerance."""
+    a, b = (np.asarray(one, np.float64)[:, None] for one in (then, now))
+    if a.shape != b.shape:
+        return Judgement(DIFFERENT, at=(0,))
+    floor = np.asarray(noise, np.float64)[:, None] + 1e-300
+    if tolerance is not None:
+        floor = tolerance[1] + tolerance[0] * np.abs(a) + 1e-300
+    judged = judge_arrays(a, b, floor)
+    return judged if tolerance is None or judged.beyond else judged._replace(verdict=min_verdict(judged.verdict))
+
+
+def min_verdict(verdict: str) -> str:
+    """The verdict within a tolerance, whose numbers are not told to be systematic."""
+    return ROUNDING if verdict == DIFFERENT else verdict
+
+
+def relative_to(judgement: Judgement, largest: float) -> Judgement:
+    """The figures of samples, relative to the largest number of the whole tensor."""
+    return judgement._replace(relative=judgement.largest / largest if largest else math.inf)
+
+
+def explain_line(judgement: Judgement, largest: float) -> str:
+    """The factor and offset that explain a change of samples, in words, or ""."""
+    line, size = judgement.line, judgement.largest
+    if not size < math.inf or line.rest > max(0.01 * size, judgement.noise):
+        return ""
+    factor = (
+        f"{line.scale:.4g} × the stored numbers" if abs(line.scale - 1) * largest > 0.1 * size else "the stored numbers"
+    )
+    sign = "+" if line.offset > 0 else "−"
+    return factor + (f" {sign} {abs(line.offset):.3g}" if abs(line.offset) > 0.1 * size else "")
+
+
+def compare_full(then: Array, now: Array, summary: Summary) -> TensorOutcome:
+    """The outcome of a tensor that is kept whole, by the stored noise of a row."""
+    if not is_float(then.dtype) or then.shape != now.shape:
+        return compare_summaries(summary, summarize_tensor(now))
+    rows = rows_of(then)
+    largest = np.abs(rows, where=np.isfinite(rows), out=np.zeros(rows.shape)).max(axis=-1, initial=0)
+    scale = np.maximum(largest, np.median(largest[largest > 0]) if largest.any() else 1.0)
+    judged = judge_arrays(then, now, (summary.relative * scale + 1e-300)[:, None])
+    if judged.verdict != DIFFERENT:
+        return TensorOutcome(judged.verdict, judged if judged.largest else None)
+    special = compare_special(summary, summarize_tensor(now))
+    index = "".join(f"[{one}]" for one in judged.at)
+    share = f"{100 * judged.beyond:.3g} % beyond rounding"
+    return special or TensorOutcome(
+        CHANGED, judged, explain_line(judged, summary.largest) or f"first at {index}; {share}"
+    )
+
+
+def write_summary(summary: Summary) -> dict[str, Any]:
+    """A summary as JSON values, without what is empty."""
+    values = {"dtype": summary.dtype, "shape": list(summary.shape), "sha256": summary.digest}
+    if summary.ties:
+        values["ties"] = list(summary.ties)
+    if not summary.samples:
+        return values
+    if any(summary.special):
+        values["special"] = list(summary.special)
+    samples = zip(summary.places, summary.samples, summary.samples_noise, strict=True)
+    return values | {
+        "largest": summary.largest,
+        "noise": [summary.noise, summary.relative],
+        "sums": [list(pair) for pair in zip(summary.sums, summary.sums_noise, strict=True)],
+        "samples": [list(one) for one in samples],
+    }
+
+
+def read_summary(values: Mapping[str, Any], path: str) -> Summary:
+    """A summary from JSON values; DataError if they are none."""
+    try:
+        samples = [(int(at), float(number), float(noise)) for at, number, noise in values.get("samples", [])]
+        sums = [(float(number), float(noise)) for number, noise in values.get("sums", [])]
+        noise, relative = map(float, values.get("noise", (0, 0)))
+        nan, above, below = map(int, values.get("special", (0, 0, 0)))
+        shape = tuple(int(one) for one in values["shape"])
+        if any(not 0 <= at < math.prod(shape) for at, _, _ in samples):
+            raise ValueError
+        return Summary(
+            str(values["dtype"]),
+            shape,
+            str(values["sha256"]),
+            (nan, above, below),
+            float(values.get("largest", 0)),
+            noise,
+            relative,
+            tuple(number for number, _ in sums),
+            tuple(noise for _, noise in sums),
+            tuple(at for at, _, _ in samples),
+            tuple(number for _, number, _ in samples),
+            tuple(noise for _, _, noise in samples),
+            tuple(map(str, values.get("ties", ()))),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        raise DataError("not a file of golden numbers; attnkit golden FILE --bless writes one", path) from None
