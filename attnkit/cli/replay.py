@@ -5,6 +5,8 @@ import io
 import shlex
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,13 +81,51 @@ def side_outputs(stage: Stage) -> dict[str, str]:
     return {name: stage.parameters[name] for name in SIDE_OUTPUTS if stage.parameters.get(name) is not None}
 
 
-def run_parts(parts: list[Part]) -> Iterator[Result]:
-    """Run pipelines, each on the side output of the one before. Write no file."""
+@dataclass
+class Origins:
+    """Which stage made each tensor of the result at hand.
+
+    stages  by the name of a tensor: the number of its stage from 1, and the tool
+    """
+
+    stages: dict[str, tuple[int, str]] = field(default_factory=dict)
+    _before: Record = field(default_factory=lambda: Record({}))
+
+    def keep(self, number: int, stage: Stage, result: Result) -> None:
+        """Note what a stage made; the first one begins a result."""
+        if not isinstance(result, Record):
+            return
+        before = Record({}) if number == 1 else self._before
+        kept = {
+            name: self.stages[name] for name in result if name in self.stages and has_same_tensor(before, result, name)
+        }
+        self.stages = {name: kept.get(name, (number, stage.tool.name)) for name in result}
+        self._before = result
+
+
+def has_same_tensor(a: Record, b: Record, name: str) -> bool:
+    """Whether two records have the same bits under a name."""
+    if name not in a or name not in b:
+        return False
+    x, y = a[name], b[name]
+    return x is y or ((x.shape, x.dtype) == (y.shape, y.dtype) and x.tobytes() == y.tobytes())
+
+
+def run_parts(
+    parts: list[Part], after: Callable[[int, Stage, Result], None] = lambda number, stage, result: None
+) -> Iterator[Result]:
+    """Run pipelines, each on the side output of the one before. Write no file.
+
+    after  (number of the stage from 1, stage, result), called with every result of every stage
+    """
     upstream: Records | None = None
+    first = 1
     for stages, beside in parts:
+        counted = partial(lambda first, at, stage, result: after(first + at, stage, result), first)
+        first += len(stages)
         files: dict[str, Record] = {}
         with stored_by(files.__setitem__):
-            results = pipeline.chain_stages(stages, upstream=upstream).items
+            results = pipeline.chain_stages(stages, counted, upstream).items
             if not beside:
                 yield from results
                 return

@@ -2,21 +2,34 @@
 
 import os
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
-import numpy as np
 import typer
 
 from attnkit import __version__, formats
 from attnkit.cli.calls import tool
 from attnkit.cli.options import OF_TENSORS
-from attnkit.cli.output_format import Result
-from attnkit.cli.replay import STREAMS, Part, first_stage, parse_history, read_stream, run_parts, side_outputs
+from attnkit.cli.replay import (
+    STREAMS,
+    Origins,
+    Part,
+    count_noise,
+    first_stage,
+    measure_noise,
+    parse_history,
+    read_stream,
+    run_parts,
+    side_outputs,
+)
 from attnkit.cli.stage import Stage, read_records
 from attnkit.cli.tool import Records
-from attnkit.errors import DataError, DifferentError, FileError, UsageError, escaped
-from attnkit.records import Array, Record
+from attnkit.errors import DataError, DifferentError, FileError, UsageError, counted, escaped
+from attnkit.interpret.rounding_report import JudgedTensor, describe_largest, judge_tensors
+from attnkit.model.processor.machine import describe_machine
+from attnkit.model.rounding import DIFFERENT
+from attnkit.records import Record, find_machine
 from attnkit.training.folder import ORIGIN
 
 SIDE_PIPE = "/dev/fd/3"  # where a script writes a side output that the next command reads
@@ -45,7 +58,10 @@ def history(
     record: Record | str,
     *,
     replay: Annotated[
-        bool, typer.Option(help="run the commands again; exit code 0 if the result is equal bit for bit, 1 if not")
+        bool,
+        typer.Option(
+            help="run the commands again; exit code 0 if the result is identical or the same to rounding, 1 if not"
+        ),
     ] = False,
 ) -> str:
     """Print the commands that made a record as a script, or run them again.
@@ -53,8 +69,9 @@ def history(
     The script and --replay write no files: the script writes the record to standard output, and the other outputs of
     its commands (--trace, --cache-out) to /dev/null. If the first command read standard input, the script and
     --replay read it too. For a file from --trace or --cache-out, --replay compares the file with its new content.
-    --replay reads only regular files. For the folder of a trained model,
-    history prints the command that trained it, with the SHA-256 of its text.
+    --replay reads only regular files. The result is identical bit for bit, the same to rounding, or different, with the
+    first stage that moved; noise is measured as `diff --rounding` does. For the folder of a trained model, history
+    prints the command that trained it, with the SHA-256 of its text.
 
     \b
     Example:
@@ -84,16 +101,77 @@ def history(
 
 
 def replay_history(record: Record, parts: list[Part]) -> str:
-    """Run the history again; DifferentError unless a result equals the record."""
+    """Run the history again; DifferentError if each result differs from the record."""
     parts[0].stages[0].common["format"] = "json"  # with an npy input the output would be npy, which has no history
+    origins, problem = Origins(), ""
+    nearest: Replayed | None = None
+    commands = f"{counted(len(record.history), 'command')} run again"
     with formats.regular_files_only():
-        problem = ""
-        for result in run_parts(parts):
-            problem = find_difference(record, result)
-            if not problem:
-                plural = "s" if len(record.history) > 1 else ""
-                return f"{len(record.history)} command{plural} run again: equal bit for bit"
-    raise DifferentError(f"run again, {problem}")
+        for result in run_parts(parts, origins.keep):
+            if not isinstance(result, Record):
+                problem = "they print text"
+                continue
+            if problem := find_change(record, result):
+                continue
+            a, b = (formats.round_trip(one, "json") for one in (record, result))
+            moved = [name for name in a if a[name].tobytes() != b[name].tobytes()]
+            if not moved:
+                return f"{commands}: identical bit for bit"
+            distance = count_noise(a, b)
+            if nearest is None or distance < nearest.distance:
+                nearest = Replayed(distance, a, b, tuple(moved), dict(origins.stages))
+    if nearest is None:
+        raise DifferentError(f"run again, {problem}")
+    noise = measure_noise(record)
+    judged = [judge_tensors(nearest.a, nearest.b, name, noise, ("then", "now")) for name in nearest.moved]
+    if differing := [one for one in judged if one.verdict == DIFFERENT]:
+        raise DifferentError(f"run again, {describe_moved(nearest, differing)}{describe_makers(record)}")
+    worst = max(judged, key=lambda one: one.judgement.relative)
+    largest = f"{describe_largest(worst.judgement)} ({worst.name}); {worst.noise}"
+    return "\n".join([f"{commands}: the same to rounding, {largest}", *machine_lines(record)])
+
+
+class Replayed(NamedTuple):
+    """A result beside the record, and how far it is from it.
+
+    moved   the tensors whose bits differ
+    stages  which stage made each tensor
+    """
+
+    distance: float
+    a: Record
+    b: Record
+    moved: tuple[str, ...]
+    stages: Mapping[str, tuple[int, str]]
+
+
+def describe_moved(replayed: Replayed, differing: Sequence[JudgedTensor]) -> str:
+    """The first stage with a tensor that differs, and the last before it without one."""
+    first = min(differing, key=lambda one: replayed.stages.get(one.name, (0, ""))[0])
+    number, tool = replayed.stages.get(first.name, (0, ""))
+    index = "".join(f"[{at}]" for at in first.judgement.at)
+    note = f" ({first.note})" if first.note else ""
+    text = f"{first.name}{f' of stage {number}, {tool},' if number else ''} differs first at {index}{note}"
+    same = {stage for name, stage in replayed.stages.items() if name not in replayed.moved and stage[0] < number}
+    if same:
+        last, tool = max(same)
+        text += f"; up to stage {last}, {tool}, all is identical"
+    return text
+
+
+def describe_makers(record: Record) -> str:
+    """The version and the machine that made a record, if they are others than here."""
+    versions = {entry["version"] for entry in record.history} - {__version__}
+    made = [f"by attnkit {', '.join(sorted(versions))}"] if versions else []
+    machine = find_machine(record.history)
+    made += [f"on {machine}"] if machine and machine != describe_machine() else []
+    return f" (it was made {' '.join(made)})" if made else ""
+
+
+def machine_lines(record: Record) -> list[str]:
+    """The machine that made a record and this one, if that is known."""
+    then, here = find_machine(record.history), describe_machine()
+    return [f"made on {then}; this is {here}"] if then and then != here else []
 
 
 def write_script(record: Record, parts: list[Part]) -> str:
@@ -139,14 +217,13 @@ def script_command(stage: Stage, beside: str) -> str:
     return shlex.join(words) + f" 3>&1 > {os.devnull}" * bool(beside)
 
 
-def find_difference(before: Record, after: Result) -> str:
-    """Describe the first difference of two records; "" if they are equal."""
-    if not isinstance(after, Record):
-        return "they print text"
-    for then, now in zip(before.history, after.history, strict=False):
+def find_change(before: Record, after: Record) -> str:
+    """What changed beside numbers: files, tensors, shapes, labels; "" if nothing."""
+    for number, (then, now) in enumerate(zip(before.history, after.history, strict=False), start=1):
         for file, digest in then.get("files", {}).items():
             if now.get("files", {}).get(file) != digest:
-                return f"{file} has changed (SHA-256 {digest[:12]}… then)"
+                stage = f"stage {number}: " if len(before.history) > 1 else ""
+                return f"{stage}{file} has changed (SHA-256 {digest[:12]}… then)"
     a, b = (formats.round_trip(record, "json") for record in (before, after))
     if list(a) != list(b):
         return f"the tensors are {', '.join(b)} (expected {', '.join(a)})"
@@ -154,19 +231,4 @@ def find_difference(before: Record, after: Result) -> str:
         x, y = a[name], b[name]
         if (x.shape, x.dtype) != (y.shape, y.dtype):
             return f"{name} is {y.dtype} {y.shape} (expected {x.dtype} {x.shape})"
-        if x.tobytes() != y.tobytes():
-            versions = {entry["version"] for entry in before.history} - {__version__}
-            origin = f" (it was made by attnkit {', '.join(versions)})" if versions else ""
-            return f"{name} differs first at {first_different_index(x, y)}{origin}"
     return "" if a.labels == b.labels else "the labels differ"
-
-
-def first_different_index(x: Array, y: Array) -> str:
-    """The index of the first element whose bytes differ in equally shaped arrays.
-
-    >>> first_different_index(np.array([[1, 2], [3, 4]]), np.array([[1, 2], [0, 4]]))
-    '[1][0]'
-    """
-    x_bytes, y_bytes = (np.frombuffer(array.tobytes(), np.uint8) for array in (x, y))
-    at = int(np.argmax(x_bytes != y_bytes)) // x.itemsize
-    return "".join(f"[{i}]" for i in np.unravel_index(at, x.shape))

@@ -18,6 +18,7 @@ from attnkit.records import Array, Record, Tensor, find_machine
 FIGURES = ("largest", "ulp", "relative", "noise", "beyond")
 LINE = LinearFit._fields
 HEADINGS = ("tensor", "verdict", "ulp", "of largest", "beyond", "scale", "offset", "rest", "where")
+SIDES = ("A", "B")  # what both records are called
 DERIVED = "noise derived from dtype, depth and size"
 
 
@@ -147,8 +148,11 @@ def make_rounding_report(pair: Pair, judged: Sequence[JudgedTensor], noise: Nois
     return RoundingReport(tensors, labels, pair=pair, judged=tuple(judged), noise=noise)
 
 
-def judge_tensors(a: Record, b: Record, name: str, noise: Noise) -> JudgedTensor:
-    """Judge the tensors of one name."""
+def judge_tensors(a: Record, b: Record, name: str, noise: Noise, sides: tuple[str, str] = SIDES) -> JudgedTensor:
+    """Judge the tensors of one name.
+
+    sides  what both records are called in words
+    """
     nothing = Judgement(DIFFERENT, np.nan, np.nan, np.nan, np.nan, 1.0, LinearFit(np.nan, np.nan, np.nan))
     if name not in a or name not in b:
         return JudgedTensor(name, nothing, f"only in {'A' if name in a else 'B'}")
@@ -162,7 +166,7 @@ def judge_tensors(a: Record, b: Record, name: str, noise: Noise) -> JudgedTensor
         return JudgedTensor(name, judgement)
     at = judgement.at
     first = Element(at, *name_place(a if has_labels(a, name) else b, name, at), x[at], y[at])
-    note = explain_difference(x, y, judgement) if judgement.verdict == DIFFERENT else ""
+    note = explain_difference(x, y, judgement, sides) if judgement.verdict == DIFFERENT else ""
     return JudgedTensor(name, judgement, first=first, note=note, noise=noise.source_of(name))
 
 
@@ -176,7 +180,7 @@ def is_turned(a: Array, b: Array) -> bool:
     return judge_arrays(a.swapaxes(-1, -2), b).verdict != DIFFERENT
 
 
-def explain_difference(a: Array, b: Array, judgement: Judgement) -> str:
+def explain_difference(a: Array, b: Array, judgement: Judgement, sides: tuple[str, str] = SIDES) -> str:
     """What explains a difference, in words; "" if nothing does.
 
     >>> a = np.array([[1.0, 2.0], [4.0, 8.0]], np.float32)
@@ -186,24 +190,25 @@ def explain_difference(a: Array, b: Array, judgement: Judgement) -> str:
     bad = ~np.isfinite(b) & np.isfinite(a) if b.dtype.kind not in "iub" else np.zeros(b.shape, bool)
     if bad.any():
         kinds = "NaN" if np.isnan(b[bad]).any() else "infinite"
-        return f"{counted(int(bad.sum()), 'number')} of B {'is' if bad.sum() == 1 else 'are'} {kinds}, and finite in A"
+        verb = "is" if bad.sum() == 1 else "are"
+        return f"{counted(int(bad.sum()), 'number')} of {sides[1]} {verb} {kinds}, and finite in {sides[0]}"
     if a.ndim > 1 and a.shape[-1] == a.shape[-2] and is_turned(a, b):
-        return "B is A transposed"
+        return f"{sides[1]} is {sides[0]} transposed"
     line, size = judgement.line, judgement.largest
-    if a.size >= 3 and judgement.noise and line.rest <= max(judgement.noise, 0.01 * size):
+    if a.size >= 3 and judgement.noise and size < np.inf and line.rest <= max(judgement.noise, 0.01 * size):
         rest = "the rest is rounding" if line.rest <= judgement.noise else f"the rest is {line.rest:.2g}"
-        return f"B = {describe_line(line, judgement)}; {rest}"
+        return f"{sides[1]} = {describe_line(line, judgement, sides[0])}; {rest}"
     return ""
 
 
-def describe_line(line: LinearFit, judgement: Judgement) -> str:
+def describe_line(line: LinearFit, judgement: Judgement, side: str = SIDES[0]) -> str:
     """A line in few digits: 1.5 · A + 0.25.
 
     A part that changes no number by more than the noise is left out.
     """
     largest = judgement.largest / judgement.relative if judgement.relative else 1.0
     least = min(judgement.noise, 0.1 * judgement.largest)
-    factor = f"{line.scale:.6g} · A" if abs(line.scale - 1) * largest > least else "A"
+    factor = f"{line.scale:.6g} · {side}" if abs(line.scale - 1) * largest > least else side
     sign = "+" if line.offset > 0 else "−"
     return factor + (f" {sign} {abs(line.offset):.4g}" if abs(line.offset) > least else "")
 

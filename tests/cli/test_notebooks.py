@@ -140,9 +140,9 @@ def test_what_run_refuses(arguments, message):
 def test_history_is_the_script_and_replays_it():
     script = attnkit.history(RECORD)
     assert script.startswith("#!/bin/sh\n# made by attnkit ") and "attnkit attend --heads 2 --causal" in script
-    assert attnkit.history(RECORD, replay=True) == "2 commands run again: equal bit for bit"
+    assert attnkit.history(RECORD, replay=True) == "2 commands run again: identical bit for bit"
     changed = Record({**RECORD.arrays(), "x": RECORD["x"] + 1}, RECORD.labels, RECORD.history)
-    with pytest.raises(DifferentError, match="x differs first at"):
+    with pytest.raises(DifferentError, match="x of stage 2, attend, differs first at"):
         attnkit.history(changed, replay=True)
 
 

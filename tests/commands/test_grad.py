@@ -59,7 +59,7 @@ def test_a_sum_is_named_in_a_warning(tmp_path):
 )
 def test_the_history_runs_again(tmp_path, line):
     done = process.bash(f"{line} -q -o g.npz && attnkit history g.npz --replay && attnkit history g.npz", cwd=tmp_path)
-    assert done.code == 0 and b"equal bit for bit" in done.out and b"attnkit grad" in done.out, done.err
+    assert done.code == 0 and b"identical bit for bit" in done.out and b"attnkit grad" in done.out, done.err
 
 
 def test_python_gives_the_record_of_the_command_line(tmp_path, monkeypatch, capfd):

@@ -198,7 +198,7 @@ def test_a_trace_is_made_again_from_its_history(tmp_path):
     first = process.run("run", LINE, "--trace", "a.npz", "-o", "x.npz", cwd=tmp_path)
     assert (first.code, first.err) == (0, "")
     again = process.run("history", "a.npz", "--replay", cwd=tmp_path)
-    assert (again.code, again.out) == (0, b"1 command run again: equal bit for bit\n")
+    assert (again.code, again.out) == (0, b"1 command run again: identical bit for bit\n")
     script = process.run("history", "a.npz", cwd=tmp_path).out.decode()
     assert "attnkit run 'embed" in script and "| attend'" in script and "--trace /dev/fd/3" in script
 
@@ -208,7 +208,7 @@ def test_a_script_says_that_its_pipeline_reads_standard_input(tmp_path):
     script = process.run("history", "a.npz", cwd=tmp_path).out.decode()
     assert "# attnkit run read standard input: give it the same again" in script
     again = process.run("history", "a.npz", "--replay", stdin=b"[[1,2],[3,5]]", cwd=tmp_path)
-    assert again.out == b"1 command run again: equal bit for bit\n"
+    assert again.out == b"1 command run again: identical bit for bit\n"
 
 
 @pytest.mark.parametrize("line", ["attnkit run 'embed a |'", "attnkit run 'no such'", "attnkit run 'run \"embed a\"'"])
@@ -235,7 +235,7 @@ def test_a_trace_after_a_pipe_has_the_history_of_both(tmp_path):
         "attnkit history a.npz --replay",
         cwd=tmp_path,
     )
-    assert piped.out == b"2 commands run again: equal bit for bit\n", piped.err
+    assert piped.out == b"2 commands run again: identical bit for bit\n", piped.err
 
 
 def test_a_stage_that_fails_leaves_the_old_trace(tmp_path):

@@ -69,7 +69,7 @@ def test_the_history_states_the_window_and_the_stride_of_a_model(tmp_path):
     assert done.code == 0
     script = process.run("history", made).out
     assert b"--window 64 --stride 32" in script
-    assert process.run("history", made, "--replay").out == b"1 command run again: equal bit for bit\n"
+    assert process.run("history", made, "--replay").out == b"1 command run again: identical bit for bit\n"
 
 
 def test_default_window_is_all_positions_and_half_of_them_the_stride():

@@ -174,7 +174,11 @@ def test_a_replay_that_differs_is_no_error_of_the_data(attnkit, refused):
     made = json.loads((attnkit.folder / "h.json").read_text())
     made["tensors"]["x"]["data"][0][0] += 1
     (attnkit.folder / "h.json").write_text(json.dumps(made))
-    refused(attnkit("history", "h.json", "--replay"), 1, "history: h.json: run again, x differs first at [0][0]")
+    refused(
+        attnkit("history", "h.json", "--replay"),
+        1,
+        "history: h.json: run again, x of stage 1, embed, differs first at [0][0]",
+    )
 
 
 # S3: the strings of a record, of its files' names and of a vocabulary on a terminal

@@ -102,7 +102,7 @@ def test_shell_run_and_python_give_one_record_and_the_history_has_the_number(tmp
     assert list(here) == list(there) and here.labels == there.labels
     assert all(np.array_equal(here[name], there[name]) for name in here)
     assert "--steps --top 3" in there.history[0]["command"] == here.history[0]["command"]
-    assert process.run("history", shell, "--replay")[:2] == (0, b"1 command run again: equal bit for bit\n")
+    assert process.run("history", shell, "--replay")[:2] == (0, b"1 command run again: identical bit for bit\n")
 
 
 def test_a_translation_has_candidates_too():

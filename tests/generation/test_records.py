@@ -175,11 +175,11 @@ def test_what_a_run_wrote_beside_its_result_is_replayed(tmp_path, asked):
     run(f"attnkit {asked} beside.npz -o out.npz", tmp_path)
     before = (tmp_path / "beside.npz").read_bytes()
     for file in ("beside.npz", "out.npz"):
-        assert "1 command run again: equal bit for bit" in run(f"attnkit history {file} --replay", tmp_path)[0]
+        assert "1 command run again: identical bit for bit" in run(f"attnkit history {file} --replay", tmp_path)[0]
     assert (tmp_path / "beside.npz").read_bytes() == before
     [name] = [name for name in formats.load(str(tmp_path / "beside.npz")) if name.startswith("decoder.0.self.k")]
     run(f"attnkit show beside.npz --name {name} -o part.npz", tmp_path)
-    assert "2 commands run again: equal bit for bit" in run("attnkit history part.npz --replay", tmp_path)[0]
+    assert "2 commands run again: identical bit for bit" in run("attnkit history part.npz --replay", tmp_path)[0]
     (tmp_path / "beside.npz").unlink()
     script = run("attnkit history part.npz", tmp_path)[0]
     assert script.endswith(f"/dev/fd/3 3>&1 > /dev/null \\\n  | attnkit show --name {name}\n")

@@ -107,7 +107,7 @@ def test_a_folder_as_one_file(name, suffix, tmp_path):
             assert (found["dtype"], tuple(found["shape"])) == (dtype, shape)
             np.testing.assert_array_equal(np.array(found["data"], dtype), stored.tensor(tensor))
     replayed = run("history", tmp_path / f"all.{suffix}", "--replay")
-    assert b"equal bit for bit" in replayed.out, replayed.err
+    assert b"identical bit for bit" in replayed.out, replayed.err
 
 
 @pytest.mark.slow

@@ -269,7 +269,7 @@ class TestDate:
         flags = ["--chat", "--max-tokens", "1", "--template", str(tmp_path / "dated.jinja"), "-o", str(file)]
         assert process.run("decode", "--model", STORY, "one", *flags).code == 0
         monkeypatch.setenv("SOURCE_DATE_EPOCH", "864000")
-        assert process.run("history", str(file), "--replay").out == b"1 command run again: equal bit for bit\n"
+        assert process.run("history", str(file), "--replay").out == b"1 command run again: identical bit for bit\n"
 
     def test_a_template_without_a_date_has_none_in_its_history(self, tmp_path):
         (tmp_path / "plain.jinja").write_text("{{ messages[-1].content }}")
