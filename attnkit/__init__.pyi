@@ -557,6 +557,7 @@ def cost(
     /,
     *,
     tokens: int | None = None,
+    image: str = "",
     generate: int = 0,
     batch: int = 1,
     train: bool = False,

@@ -35,6 +35,7 @@ DEFAULT_AXES = {
 # the names that tools give to axes
 AXES = (
     *("batch", "beam", "channel", "column", "dimension", "edge", "head", "head_dim", "hidden", "key", "layer", "model"),
+    *("block", "patch", "patch key", "patch query", "tile"),
     *("pair", "position", "present", "query", "rank", "row", "source", "step", "tensor", "token", "vocab"),
 )
 

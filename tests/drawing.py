@@ -63,6 +63,10 @@ def write_model(name: str, folder: Path, dtype: type = np.float32, kind: str = "
     safetensors.numpy.save_file(arrays, folder / "model.safetensors")
     if "generation" in model:
         (folder / "generation_config.json").write_text(json.dumps(model["generation"]))
+    if "template" in model:
+        names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+        (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": model["template"], **names}))
+        (folder / "tokenizer.json").write_text((REFERENCES / kind / "tokenizer.json").read_text())
     if "preprocessor" in model:
         (folder / "preprocessor_config.json").write_text(json.dumps(model["preprocessor"]))
     return folder

@@ -25,7 +25,7 @@ from tests.places import DATA, MODELS, REFERENCES, ROOT, arrays
 from tests.sentence_folders import MODEL2VEC, write_model2vec, write_sentences
 
 # tables of tests/references
-DRAWN = ("decoders", "recall", "shortconv", "vision", "sounds", "waves", "translators", "embedders", "ties")
+DRAWN = ("decoders", "recall", "shortconv", "vision", "sounds", "waves", "translators", "embedders", "ties", "pictures")
 PREFIXED = ("waves", "ties")  # those with names that other models have too
 FOLDERS = tuple(sorted(path.name for path in MODELS.iterdir() if path.is_dir()))
 # of them, those that continue a text, and those that translate one, with outputs of transformers
@@ -34,6 +34,8 @@ CAUSAL = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-linear"
 TRANSLATORS = ("t5", "t5-gated", "mt5", "marian", "marian-half", "marian-native")
 TOWERS = tuple(f"{name}:{tower}" for name, one in drawn_models("vision").items() if "logit_scale" in one["shapes"]
                for tower in ("text", "vision"))  # fmt: skip
+# the parts of models of pictures and texts
+PICTURE_PARTS = tuple(f"{name}:{tower}" for name in drawn_models("pictures") for tower in ("text", "vision"))
 RECURRENT = tuple(dict.fromkeys(key.partition("/")[0] for key in arrays("recurrent_models")))
 COPIES = ("gguf/", "ties/", "trained/", "untied/", "inputs/", "pytorch/")  # models of the same kinds from other files
 OTHERS = {  # name -> folder
@@ -86,7 +88,7 @@ def _list_models() -> Iterator[tuple[str, Source]]:
             yield name, Source(write, own)
     for name in VARIANTS:
         yield name, Source(write_variant, name)
-    for name in TOWERS:
+    for name in (*TOWERS, *PICTURE_PARTS):
         yield name, Source(lambda name, _: Path(f"{place_of(name.partition(':')[0])}:{name.partition(':')[2]}"), name)
     for name in RECURRENT:
         yield f"recurrent/{name}", Source(write_recurrent, name)

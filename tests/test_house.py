@@ -390,7 +390,7 @@ def test_articles_before_a_family_are_written_by_one_function():
     assert [path.name for path in FILES if by_hand.search(path.read_text())] == [], "attnkit.errors.with_article"
     an = {one for one in FAMILIES if with_article(one) == f"an {one}"}
     spelled = {"lstm", "m2m_100", "mbart", "mpnet", "mt5", "xlm-roberta"}  # an "em", an "ell", an "ex"
-    assert an == {"albert", "electra", "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", *spelled}
+    assert an == {"albert", "electra", "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "idefics3", *spelled}
 
 
 def test_the_linters_are_pinned_and_no_part_of_the_tests():

@@ -17,6 +17,7 @@ from attnkit.checkpoints.bidirectional import name_encoder, read_direction
 from attnkit.checkpoints.config_reader import END_KEYS, LARGEST, TOKEN_KEYS, ConfigReader, keys_of, read_json_object
 from attnkit.checkpoints.harmless_keys import note_unread, refuse_unread
 from attnkit.checkpoints.mxfp4 import join_packed
+from attnkit.checkpoints.picture_towers import PictureTokens
 from attnkit.checkpoints.unread_tensors import COMPUTED, COPY, ZERO, UnreadTensors, sort_unread
 from attnkit.checkpoints.weights import (
     MAX_NAME_LENGTH,
@@ -49,14 +50,15 @@ if TYPE_CHECKING:
 FAMILIES = ("albert", "bart", "bert", "bloom", "camembert", "clip", "clip_text_model", "clip_vision_model", "cohere",
             "cohere2", "deberta-v2", "deepseek_v2", "deepseek_v3", "dinov2", "dinov2_with_registers", "dinov3_vit",
             "distilbert", "electra", "eurobert", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2",
-            "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granite", "gte", "hubert", "jina_embeddings_v3", "lfm2",
-            "llama", "lstm", "m2m_100", "marian", "mbart", "mistral", "mixtral", "modernbert", "mpnet", "mt5",
-            "nomic_bert", "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "phi", "phi3", "qwen2", "qwen2_moe",
-            "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next",
-            "roberta", "seq2seq", "siglip", "siglip_text_model", "siglip_vision_model", "smollm3", "stablelm", "t5",
-            "transformer", "vit", "wav2vec2", "whisper", "xlm-roberta")  # fmt: skip
+            "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granite", "gte", "hubert", "idefics3", "jina_embeddings_v3",
+            "lfm2", "llama", "llava", "lstm", "m2m_100", "marian", "mbart", "mistral", "mixtral", "modernbert",
+            "mpnet", "mt5", "nomic_bert", "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "phi", "phi3",
+            "qwen2", "qwen2_moe", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
+            "qwen3_next", "roberta", "seq2seq", "siglip", "siglip_text_model", "siglip_vision_model", "smollm3",
+            "smolvlm", "stablelm", "t5", "transformer", "vit", "wav2vec2", "whisper", "xlm-roberta")  # fmt: skip
 SAME_AS = {  # families that differ from another by name alone
     "hubert": "wav2vec2",
+    "smolvlm": "idefics3",
 }
 RENAMED = {  # model_type of code that was published beside models -> the family in transformers
     "new": "gte",
@@ -460,6 +462,7 @@ class Checkpoint:
     towers     of a model of texts and of images, of which this is one: by the names text and vision
     others     beginnings of the names of tensors and modules of the other tower
     similarity of a text and an image, by their vectors
+    pictures   how a text of the model holds pictures; None: it holds none
     """
 
     def __init__(
@@ -485,6 +488,7 @@ class Checkpoint:
         self.towers: Mapping[str, Checkpoint] = {}
         self.others: tuple[str, ...] = ()
         self.similarity: Similarity | None = None
+        self.pictures: PictureTokens | None = None
         self._files = list(files)
         self._companions: dict[str, Any] = {}
 
@@ -661,8 +665,8 @@ def open_checkpoint(folder: str) -> Checkpoint:
         defaults = read_json_object(generation)
         reader, files = override_tokens(reader, defaults, generation, family), [path, generation]
     weights = join_packed(open_weights(folder))
-    if hasattr(family, "TOWERS"):
-        return _open_towers(family, folder, reader, weights, files)
+    if modules := find_towers(family, reader, weights):
+        return _open_towers(family, modules, folder, reader, weights, files)
     config, params = read_model(family, reader, weights)
     files += weights.files
     return Checkpoint(folder, config, raw, params, files, reader.values.stated(), generation=defaults)
@@ -708,12 +712,20 @@ def is_tower(path: str) -> bool:
     return tower in TOWERS and os.path.isdir(folder) and not exists(path)
 
 
-def _open_towers(family: Any, folder: str, reader: ConfigReader, weights: Weights, files: list[str]) -> Checkpoint:
+def find_towers(family: Any, reader: ConfigReader, weights: Weights) -> Mapping[str, Family]:
+    """The families of the towers of a model; {} for a model without."""
+    towers: Mapping[str, Family] = getattr(family, "TOWERS", {})
+    return family.find_towers(reader, weights) if hasattr(family, "find_towers") else towers
+
+
+def _open_towers(
+    family: Any, modules: Mapping[str, Family], folder: str, reader: ConfigReader, weights: Weights, files: list[str]
+) -> Checkpoint:
     """Open a model of texts and images as its tower of texts, which knows the other."""
     towers: dict[str, Checkpoint] = {}
-    for name, module in family.TOWERS.items():
+    for name, module in modules.items():
         before = {*reader.values.reads}
-        others = tuple(prefix for other in family.TOWERS if other != name for prefix in family.NAMES[other])
+        others = tuple(prefix for other in modules if other != name for prefix in family.NAMES[other])
         tower, stored = family.read_tower(reader, name), weights.without(*others, *family.NUMBERS)
         config, params = read_model(module, tower, stored)
         parts = [*files, *weights.files]
@@ -721,8 +733,13 @@ def _open_towers(family: Any, folder: str, reader: ConfigReader, weights: Weight
         keys = {key: is_stated for key, is_stated in reader.values.stated().items() if key not in before}
         towers[name] = Checkpoint(path, config, reader.values.plain, params, parts, keys, place=folder)
         towers[name].others = others
+    tokens = family.read_tokens(reader) if hasattr(family, "read_tokens") else None
     refuse_unread(reader, reader.get_str("model_type"))
     note_unread(reader, reader.get_str("model_type"))
+    if tokens:
+        for one in towers.values():
+            one.towers, one.pictures = towers, tokens
+        return towers["text"]
     texts, images = (one.config.vector_width for one in towers.values())
     if texts != images:
         raise reader.error(f"vectors of texts have width {texts}, and those of images {images}")

@@ -400,15 +400,18 @@ def read_json(path: str) -> Any:
 
 
 PREPROCESSOR = "preprocessor_config.json"  # how a model's images or sounds become its input
+PROCESSOR = "processor_config.json"  # the same and what text stands for images, as version 5 of transformers writes it
 
 
 def read_preprocessor(folder: str) -> ConfigReader:
     """Read preprocessor_config.json of a folder, where null counts as absent.
 
-    Without the file there are no values.
+    Without the file there are the values of images in processor_config.json, or none.
     """
-    path = os.path.join(folder, PREPROCESSOR)
+    path, newer = (os.path.join(folder, name) for name in (PREPROCESSOR, PROCESSOR))
     values = read_json_object(path) if exists(path) else {}
+    if not values and exists(newer) and isinstance(inner := read_json_object(newer).get("image_processor"), dict):
+        path, values = newer, inner
     return ConfigReader({key: value for key, value in values.items() if value is not None}, path)
 
 

@@ -16,7 +16,7 @@ RENAMED_MODULES = dinov2.RENAMED_MODULES
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     registers = raw.get_int("num_register_tokens", 4, least=0)
     raw.expect(interpolate_antialias=True, interpolate_offset=0)
-    return dinov2.read_config(raw, stored, registers=registers, antialias=True)
+    return dinov2.read_config(raw, stored, registers=registers, resampling="antialiased")
 
 
 def map_layers(raw: ConfigReader) -> Layers:

@@ -126,12 +126,14 @@ def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
     """Parse a tool's command line into a stage; None once its help has been printed."""
     command, context = open_command(chosen)
     try:
-        values, rest, _ = command.make_parser(context).parse_args([*arguments])
+        values, rest, order = command.make_parser(context).parse_args([*arguments])
     except TYPER_ERROR as error:
         raise UsageError(reword_error(error, chosen.name, arguments)) from None
     if values.pop("help", None):
         typer.echo(command.get_help(context))
         return None
+    if [option.name for option in order].count("image") > 1:  # of other options the last one counts
+        raise UsageError("given twice (expected one picture)", "--image")
     if rest:
         raise UsageError(f"got unexpected extra argument(s) ({' '.join(rest)})")
     operands = tuple(values.pop("operands", None) or ())

@@ -211,7 +211,8 @@ def keep_calls(stage: Stage, number: int, calls: list[StageCall]) -> None:
     piped = tuple(name for name, value in loaded.items() if operands.is_stdin(value) and number > 1)
 
     def keep(item: Any, **values: Any) -> Result:
-        if values.get("model_") is not None:
+        is_chat = stage.tool.name == "decode" and values.get("model_") is not None and values["model_"].pictures
+        if values.get("model_") is not None and not is_chat:
             values["model_"] = values["model_"].reading(values.get("image") is not None)
         result, prepared = run_noted(compute, item, values)
         stage.format.keeps_history = True  # so that its files are hashed: the history of the result names them

@@ -225,7 +225,8 @@ def read_prompts(stage: Stage, upstream: Records | None) -> Records:
         raise UsageError("needs --steps with --emit text", "--top")
     if options.choices.asks_for_next_word and options.length.max_tokens == 0:
         raise UsageError("needs --max-tokens of at least 1 when a model generates text", "--top")
-    alone = is_prompt_complete(stage, has_encoder=bool(config.encoder))
+    shows_picture = options.model_ is not None and options.model_.pictures is not None  # beside the text
+    alone = is_prompt_complete(stage, has_encoder=bool(config.encoder), shows_picture=shows_picture)
     check_prompt_sources(stage, alone)
     return read_model_input(stage, upstream, alone)
 
@@ -264,9 +265,12 @@ def has_texts(stage: Stage) -> bool:
     return bool(stage.operands or stage.extra.get("lines") or stage.parameters.get("batch"))
 
 
-def is_prompt_complete(stage: Stage, has_encoder: bool) -> bool:
-    """Decide whether the flags of decode give the prompt, so that no text is read."""
-    parameters = stage.parameters
+def is_prompt_complete(stage: Stage, has_encoder: bool, shows_picture: bool = False) -> bool:
+    """Decide whether the flags of decode give the prompt, so that no text is read.
+
+    shows_picture  whether an image is in a text, not in its place
+    """
+    parameters = {**stage.parameters, "image": None} if shows_picture else stage.parameters
     if parameters["audio"] is not None or parameters["image"] is not None:
         return True
     if parameters["cache_in"] is not None and parameters["ids"] is None:

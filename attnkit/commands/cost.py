@@ -31,6 +31,7 @@ MOST, MOST_GENERATED, MOST_TEXTS = 10_000_000, 1 << 17, 1 << 20  # tokens, token
 HEADS = ("stage", "shape", "params", "FLOPs", "elementwise", "bytes", "FLOP/B", "KV/token", "share")
 TIMES = ("bound", "predicted", "measured")
 PAIRED = ("params", "FLOPs", "bytes", "KV/token")  # of each of two models
+SIZE = re.compile(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})", re.ASCII)
 SWEEP = re.compile(r"(tokens|generate|batch)=([1-9][0-9]{0,7}):([1-9][0-9]{0,7})", re.ASCII)
 
 
@@ -183,6 +184,17 @@ def parse_sweep(value: str) -> str:
     if not match or not int(match[2]) <= int(match[3]) <= most[match[1]]:
         limits = f"{MOST} tokens, {MOST_GENERATED} generated tokens or {MOST_TEXTS} texts"
         raise ValueError(f"tokens=A:B, generate=A:B or batch=A:B, with A at most B, and at most {limits}")
+    return value
+
+
+def parse_size(value: str) -> str:
+    """Check WIDTHxHEIGHT.
+
+    >>> parse_size("640x480")
+    '640x480'
+    """
+    if not SIZE.fullmatch(value):
+        raise ValueError("WIDTHxHEIGHT in pixels, such as 640x480")
     return value
 
 
@@ -440,7 +452,7 @@ def list_rows(record: Record, stage: Stage) -> Cells:
     keep_names=True,
     without=("dtype", "check_finite", "tokens", "precision"),
     sections={
-        "What runs": "tokens generate batch train dtype sweep",
+        "What runs": "tokens image generate batch train dtype sweep",
         "Rows": "parts elementwise measure",
         "Table 1": "paper window kernel",
     },
@@ -451,6 +463,7 @@ def list_rows(record: Record, stage: Stage) -> Cells:
             *(("parts", name) for name in ("measure", "paper", "sweep")),
             *(("elementwise", name) for name in ("paper", "sweep")),
             *(("paper", name) for name in ("batch", "dtype")),
+            *(("image", name) for name in ("train", "sweep", "measure", "paper")),
         ],
         requires=[("window", "paper"), ("kernel", "paper")],
     ),
@@ -472,6 +485,15 @@ def cost(
             help="number of tokens of each text, or of the prompt [default: 128, or the longest text of the model]",
         ),
     ] = None,
+    image: Annotated[
+        str,
+        typer.Option(
+            parser=parse_size,
+            metavar="WxH",
+            help="a picture of this width and height in each text, of a model that reads pictures: its tiles, its "
+            "tower, and its tokens, beside those of --tokens",
+        ),
+    ] = "",
     generate: Annotated[
         int,
         typer.Option(
@@ -540,6 +562,9 @@ def cost(
     stage, quantity), whole numbers, which csv and markdown list. The least cache is that of the keys in windows, or of
     latent vectors.
 
+    With --image WIDTHxHEIGHT, the tower of pictures is a table of its own, whose title says how many tiles the picture
+    is cut into and how many tokens it becomes; the text has these and those of --tokens [none].
+
     With --sweep tokens=A:B, a PIPELINE is run at each length: x of standard input is cut or repeated, and the table has
     the FLOPs and the bytes of each stage.
 
@@ -557,12 +582,14 @@ def cost(
     """
     if isinstance(models, Ran):
         given = {"tokens": tokens, "generate": generate, "batch": batch > 1, "train": train}
-        given |= {"sweep": bool(sweep) and not models.runs, "measure": measure, "paper": paper}
+        given |= {"image": bool(image), "sweep": bool(sweep) and not models.runs, "measure": measure, "paper": paper}
         return ran_record(models, given, dtype or models.dtype, parts)
     if measure and dtype not in (None, "float32"):
         raise UsageError(f"measures a pass in float32, not in {dtype}", "--measure")
     dtype = dtype or "float32"
     shapes = [counting.count_model(checkpoint) for checkpoint in models.checkpoints]
+    if image:
+        return picture_record(models, image, counting.Workload(tokens or 0, generate, batch), dtype, not parts)
     name, numbers = sweep_values(sweep) if sweep else ("", [])
     if {"tokens": tokens is not None, "generate": generate > 0, "batch": batch > 1}.get(name):
         raise UsageError(f"--sweep {sweep} states it already", f"--{name}")
@@ -591,6 +618,28 @@ def cost(
     from attnkit.interpret.roofline import measured_record
 
     return measured_record(record, models.checkpoints[0], run)
+
+
+def picture_record(models: Models, image: str, run: counting.Workload, dtype: str, by_layer: bool) -> Record:
+    """The cost of texts with a picture: its tower, then the text with its tokens.
+
+    UsageError for two models, or for a model whose texts hold no pictures.
+    """
+    if len(models.checkpoints) > 1:
+        raise UsageError("needs one model, not two", "--image")
+    from attnkit.inputs import picture_prompts
+
+    width, height = map(int, image.split("x"))
+    (checkpoint,), (name,) = models.checkpoints, models.names
+    picture_prompts.require_pictures(checkpoint)
+    tiles = picture_prompts.find_tiles(checkpoint, (height, width))
+    text, tower = (counting.count_model(checkpoint.tower(part)) for part in ("text", "vision"))
+    run = run._replace(tokens=run.tokens + tiles.tokens)
+    seen = counting.count_picture(tower, run.batch * tiles.number, tiles.edge)
+    phases = {f"picture of {image}: {tiles.describe()}": seen}
+    phases |= {counting.describe_phase(phase, run): rows for phase, rows in counting.count_phases(text, run).items()}
+    held = {name: {"weights": text.parameters + tower.parameters} | counting.count_held(text, run)}
+    return counting.phases_record(phases, held, dtype, by_layer)
 
 
 def ran_record(ran: Ran, given: Mapping[str, Any], dtype: str, parts: bool) -> Record:

@@ -41,7 +41,7 @@ EXCLUSIVE = [
     *(("grad", name) for name in ("patch", "ablate", "cache_in")),
     ("trace", "best"),
     *(("attribute", name) for name in ("patch", "ablate", "cache_in", "emit")),
-    *(("chat", name) for name in ("ids", "image", "memory", "cache_in", "layer", *LABELLING)),
+    *(("chat", name) for name in ("ids", "memory", "cache_in", "layer", *LABELLING)),
     *((one, name) for name in Translation._fields for one in ("audio", "cache_in")),
     ("ids", "target_language"),
     *(
@@ -166,11 +166,12 @@ def decode(record: Sequence[str] | Record | None, *, options: DecodeOptions) -> 
 
     If the head of the model gives labels, as config.json names them, x is their scores on the axis `label`, beside
     `logits`, `probs` and `next` (the best one): of TEXT or of a pair, of each token, or with --aggregate of spans.
-    With --labels, a model of texts and images says which of them an --image is like: logits are exp(logit_scale)
-    times the cosines of their vectors. With --question, x is the scores of the best answers, of at most 15 tokens; a
-    longer text is read in windows of at most 384 tokens, question included, which overlap by 128, and the scores of
-    equal answers are added. A span has its first character in `start`, and the one after its last in `end`; in a
-    batch `text` is the number of its text. --top N lists more.
+    With --image, a model that reads pictures (SmolVLM, LLaVA, Gemma 3) answers --chat about one. With --labels, a model
+    of texts and images says which of them an --image is like: logits are exp(logit_scale) times the cosines of their
+    vectors. With --question, x is the scores of the best answers, of at most 15 tokens; a longer text is read in windows
+    of at most 384 tokens, question included, which overlap by 128, and the scores of equal answers are added. A span
+    has its first character in `start`, and the one after its last in `end`; in a batch `text` is the number of its text.
+    --top N lists more.
 
     \b
     Examples:
@@ -178,6 +179,7 @@ def decode(record: Sequence[str] | Record | None, *, options: DecodeOptions) -> 
       attnkit decode --model DIR "Once upon a time" --max-tokens 40 --top-p 0.9
       attnkit encode --model DIR "je suis étudiant" | attnkit decode --model DIR --beam 4
       attnkit decode --model DIR --chat "Who wrote Hamlet?" --system "Answer in one word."
+      attnkit decode --model DIR --chat "What is this?" --image FILE
       attnkit decode --model DIR "the [MASK] sat"
       attnkit decode --model DIR --question "who sat?" "the cat sat on the mat"
       attnkit decode --model DIR --image FILE --labels "a photo of a cat,a photo of a dog"

@@ -38,6 +38,8 @@ def render_chats(source: Sequence[str] | Record | None, options: DecodeOptions) 
         messages = [*first, *earlier, *message]
         if not messages:
             raise UsageError("no message; give TEXT or --messages FILE", "--chat")
+        if options.checkpoint.pictures:
+            messages = list_parts(messages, options.image is not None)
         rendered = render_chat(template, messages, {**templates.special, **variables}, name, date)
         is_dated |= rendered.is_dated
         for role in rendered.ignored:
@@ -49,6 +51,32 @@ def render_chats(source: Sequence[str] | Record | None, options: DecodeOptions) 
     elif chat.date:
         warnings.warn("the chat template writes no date (--date)", AttnkitNote, stacklevel=2)
     return prompts
+
+
+def list_parts(messages: Sequence[Message], has_image: bool) -> list[Message]:
+    """Messages with lists of parts as their content, as templates with pictures need.
+
+    has_image  whether a picture is the first part of the last message of the user, where no message has one
+
+    UsageError for a picture without a message of a user.
+
+    >>> list_parts([{"role": "user", "content": "Hi"}], True)
+    [{'role': 'user', 'content': [{'type': 'image'}, {'type': 'text', 'text': 'Hi'}]}]
+    """
+    parts: list[Message] = [
+        {**one, "content": [{"type": "text", "text": one["content"]}]} if isinstance(one.get("content"), str) else one
+        for one in messages
+    ]
+    contents = [one["content"] for one in parts if isinstance(one.get("content"), list)]
+    held = any(isinstance(part, dict) and part.get("type") == "image" for one in contents for part in one)
+    if not has_image or held:
+        return parts
+    users = [at for at, one in enumerate(parts) if one["role"] == "user" and isinstance(one.get("content"), list)]
+    if not users:
+        raise UsageError("no message of the user that shows the picture", "--image")
+    last = parts[users[-1]]
+    parts[users[-1]] = {**last, "content": [{"type": "image"}, *last["content"]]}
+    return parts
 
 
 def current_date() -> str:

@@ -17,7 +17,7 @@ from attnkit.records import Record
 
 # options by which a stage computes more, or less, than one text after each prompt
 REFUSED = ("score", "beam", "cache_in", "cache_out", "trace", "patch", "ablate", "grad", "attribute", "audio", "chat",
-           "labels")  # fmt: skip
+           "image", "labels")  # fmt: skip
 
 
 def count_decoded(call: StageCall) -> Iterable[Cost]:

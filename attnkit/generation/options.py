@@ -453,6 +453,9 @@ class DecodeOptions(NamedTuple):
         from attnkit.interpret.edits import make_edits
 
         counts = head_counts(config, config.plan(config.stacks[-1]))
+        if self.image is not None and self.checkpoint.pictures:
+            tower = self.checkpoint.tower("vision").config
+            counts |= head_counts(tower, tower.plan("encoder"))
         return Tracer(patterns, make_edits(*edits, counts))
 
 

@@ -11,11 +11,12 @@ from attnkit.checkpoints.generation_defaults import OF_BEAMS, list_defaults
 from attnkit.errors import AttnkitError, AttnkitNote, DataError, UsageError, counted, flag_name, with_article
 from attnkit.generation import kv_cache_file
 from attnkit.generation.options import DecodeOptions
-from attnkit.inputs import layers, padding, source_states, text_inputs
+from attnkit.inputs import layers, padding, picture_prompts, source_states, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer
 from attnkit.inputs.operands import AttendedTensor, load_attended
 from attnkit.records import Array, Labels, Record, join_names, row_labels, shared_labels
 from attnkit.tokenizers.auto import NoTokenizer
+from attnkit.tokenizers.chat_template import ChatTemplates, load_chat_templates
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -59,6 +60,7 @@ class Prompt(NamedTuple):
     source_ids  the ids of the source, if the encoder of this model computed the memory
     source_states  of a recurrent model, the last state of each layer of the encoder, (1, P)
     is_chat  whether the text is a rendered chat, so that the text after it is an answer by itself
+    places   of the tokens of --image in ids, (N,)
     """
 
     ids: list[int]
@@ -72,6 +74,7 @@ class Prompt(NamedTuple):
     source_ids: list[int] | None = None
     source_states: tuple[model.State, ...] | None = None
     is_chat: bool = False
+    places: Array | None = None
 
 
 def make_prompts(
@@ -89,14 +92,32 @@ def make_prompts(
         raise UsageError(f"{with_article(config.family)} model has no cross-attention to a memory", "--memory")
     if options.ids is not None or isinstance(source, Record):
         given = record_prompts(source, options)
-        pairs = zip([make_prompt(ids, options, special) for ids in given.ids], given.columns, strict=True)
+        prompts = [make_prompt(ids, options, special) for ids in given.ids]
+        pairs = zip([with_places(prompt, options) for prompt in prompts], given.columns, strict=True)
         return [prompt._replace(columns=at, width=given.width) for prompt, at in pairs], given.is_batch
     if not source:
         return [make_prompt([], options, special)], False
     texts = list(source)
     prompts = [make_prompt(tokenize_prompt(text, options, detokenizer), options, special, text=text) for text in texts]
-    prompts = [prompt._replace(is_chat=options.chat.chat) for prompt in prompts]
+    prompts = [with_places(prompt._replace(is_chat=options.chat.chat), options) for prompt in prompts]
     return prompts, options.batch or len(texts) > 1
+
+
+def note_picture(options: DecodeOptions) -> None:
+    """A note of the tiles that a picture is cut into, and of their tokens."""
+    if options.image is None:
+        return
+    tiles = picture_prompts.tiles_of_image(options.checkpoint, options.image)
+    if tiles.rows:
+        warnings.warn(f"the picture is read as {tiles.describe()}", AttnkitNote, stacklevel=2)
+
+
+def with_places(prompt: Prompt, options: DecodeOptions) -> Prompt:
+    """A prompt that knows where the tokens of its picture are, if there is one."""
+    if options.image is None:
+        return prompt
+    tiles = picture_prompts.tiles_of_image(options.checkpoint, options.image)
+    return prompt._replace(places=picture_prompts.place_rows(prompt.ids, options.checkpoint, tiles))
 
 
 def record_prompts(source: Sequence[str] | Record | None, options: DecodeOptions) -> TokenRows:
@@ -171,15 +192,31 @@ def tokenize_prompt(text: str, options: DecodeOptions, detokenizer: Detokenizer)
             text_inputs.tokenizer_of(options.checkpoint)
     except AttnkitError as error:
         raise type(error)(f"{error.problem}; --ids FILE takes ids instead of text", error.name) from None
+    if options.image is not None:
+        tokenizer = options.tokenizer or text_inputs.tokenizer_of(options.checkpoint)
+        tiles = picture_prompts.tiles_of_image(options.checkpoint, options.image)
+        text = picture_prompts.write_placeholders(text, options.checkpoint, tokenizer, tiles)
     source = text_inputs.ModelInput(
         text,
         tokenizer=options.tokenizer,
-        with_special=not options.chat.chat,
+        with_special=not options.chat.chat or begins_without_special(text, options),
         language=options.translation.target_language,
     )
     ids: list[int] = text_inputs.read_known_texts(options.checkpoint, "decoder", source).ids.tolist()
     first = options.config.special.bos
     return ids[1:] if options.cache.cache_in is not None and ids[:1] == [first] else ids
+
+
+def begins_without_special(text: str, options: DecodeOptions) -> bool:
+    """Whether a rendered chat gets special tokens, as processors of pictures add them.
+
+    They do if the template has not written the first one.
+    """
+    if options.checkpoint.pictures is None:
+        return False
+    templates: ChatTemplates = options.checkpoint.load_companion("chat", load_chat_templates)
+    begin = templates.special.get("bos_token", "")
+    return not (begin and text.startswith(begin))
 
 
 def read_sources(source: Sequence[str] | Record | None, options: DecodeOptions) -> tuple[list[SourceText], bool]:
@@ -371,6 +408,19 @@ def memory_context(prompt: Prompt, is_batch: bool = True) -> dict[str, Any]:
     """The fields of Context for the source of a prompt, as a batch or as (S, D)."""
     memory = prompt.memory if prompt.memory is None or not is_batch else prompt.memory[None]
     return {"memory": memory, "source_states": prompt.source_states}
+
+
+def picture_context(prompt: Prompt, options: DecodeOptions, hook: model.Hook = model.no_hook) -> dict[str, Any]:
+    """The field of Context for the picture of a prompt, {} if there is none.
+
+    hook  reads or replaces what the tower and its connector compute
+    """
+    if prompt.places is None or options.image is None:
+        return {}
+    checkpoint, tower = options.checkpoint, layers.core_model(options.checkpoint.tower("vision"))
+    images = picture_prompts.cut_image(checkpoint, options.image)
+    dtype = options.compute_dtype
+    return {"pictures": picture_prompts.embed_picture(checkpoint, images, prompt.places, tower, hook, dtype)}
 
 
 def positions_left(config: "model.Config", size: int) -> int:

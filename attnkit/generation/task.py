@@ -89,10 +89,16 @@ class ModelTask(Task):
         """Run the model on its input."""
         raise NotImplementedError
 
+    @property
+    def reads_pictures(self) -> bool:
+        """Whether a text of the task may hold pictures."""
+        return False
+
     def check_model(self) -> None:
         """Raise UsageError for an image, sound or dtype that the model does not take."""
         config, dtype = self.options.config, self.options.dtype
-        if self.options.image is not None and not config.patches and not self.options.labelling.labels:
+        reads_image = config.patches or self.options.labelling.labels or self.reads_pictures
+        if self.options.image is not None and not reads_image:
             hint = "; --labels NAMES compares one with texts" if self.options.checkpoint.similarity else ""
             raise UsageError(f"{with_article(config.family)} model takes no image{hint}", "--image")
         if self.options.speech.audio is not None and not config.sound:

@@ -25,11 +25,13 @@ from attnkit.generation.prompts import (
     memory_context,
     note_defaults,
     note_language,
+    note_picture,
+    picture_context,
     positions_left,
     tokenize_prompt,
 )
 from attnkit.generation.task import Input, ModelTask
-from attnkit.inputs import layers, text_inputs
+from attnkit.inputs import layers, picture_prompts, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer, common_prefix_length
 from attnkit.interpret.tracer import Tracer, axis_labels
 from attnkit.model import GeneratedText, Model
@@ -104,12 +106,13 @@ def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool, tracer: T
         core,
         prompt.cache,
         **memory_context(prompt),
+        **read_picture(text_model, prompt, tracer),
         dtype=options.dtype,
         hook=tracer.visit if tracer else model.no_hook,
         on_non_finite=callbacks.current().on_non_finite,
     )
     if tracer:
-        tracer.begin(axis_labels(detokenizer.token_strings(prompt.ids), prompt.source), lambda: predict.length)
+        tracer.begin(axis_labels(name_tokens(text_model, prompt, prompt.ids), prompt.source), lambda: predict.length)
     sampling = SamplingConfig(
         limit=limit,
         eos=special.eos,
@@ -139,6 +142,24 @@ def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool, tracer: T
     if options.cache.cache_out:
         write_cache(predict.cache, [*prompt.ids, *best.ids], text_model, prompt)
     return generation
+
+
+def read_picture(text_model: TextModel, prompt: Prompt, tracer: Tracer | None) -> dict[str, Any]:
+    """The field of Context for the picture of a prompt, whose tower a tracer reads."""
+    if prompt.places is None or tracer is None:
+        return picture_context(prompt, text_model.options)
+    tracer.begin({})
+    return picture_context(prompt, text_model.options, tracer.visit)
+
+
+def name_tokens(text_model: TextModel, prompt: Prompt, ids: Sequence[int]) -> list[str]:
+    """The token string of each id of a text; those of a picture by their places in it."""
+    names = text_model.detokenizer.token_strings(ids)
+    if prompt.places is not None and (image := text_model.options.image) is not None:
+        tiles = picture_prompts.tiles_of_image(text_model.options.checkpoint, image)
+        for at, name in zip(prompt.places.tolist(), tiles.names(), strict=True):
+            names[at : at + 1] = [name] * (at < len(names))
+    return names
 
 
 Stop = Callable[[list[int]], bool]
@@ -318,7 +339,13 @@ class TextGeneration(ModelTask):
     @property
     def refused(self) -> Mapping[str, Sequence[str]]:
         chats = super().refused if self.options.config.encoder else {}
-        return {**chats, "hidden states; --trace keeps the intermediates of a text": ("keep",)}
+        pictures = {"a text without a picture": ("grad", "attribute")} if self.options.image is not None else {}
+        return {**chats, **pictures, "hidden states; --trace keeps the intermediates of a text": ("keep",)}
+
+    @property
+    def reads_pictures(self) -> bool:
+        """Whether the model has a tower, whose rows are in the place of tokens."""
+        return self.options.checkpoint.pictures is not None
 
     def check_model(self) -> None:
         """Raise UsageError for options that do not fit the model."""
@@ -359,6 +386,7 @@ def run_decode(source: Input, options: DecodeOptions) -> Record | str:
         raise UsageError(f"this {core.config.family} model has no head: it maps tokens to vectors", "--model")
     detokenizer = make_detokenizer(options)
     prompts, is_batch = make_prompts(source, options, detokenizer)
+    note_picture(options)
     for flag, value in (
         ("--best", options.search.best),
         ("--cache-out", options.cache.cache_out),
@@ -450,9 +478,9 @@ def score_text(text_model: TextModel, prompt: Prompt) -> ScoredText:
     positions_left(core.config, len(ids))
     cache = model.KVCache() if prompt.cache is None and options.cache.cache_out else prompt.cache
     past = 0 if cache is None else cache.length
-    strings = detokenizer.token_strings
-    tracer.begin(axis_labels(strings(ids), prompt.source), len(ids))
-    x = hidden_states(text_model, prompt, cache, ids[past:], tracer.visit)
+    picture = read_picture(text_model, prompt, tracer)
+    tracer.begin(axis_labels(name_tokens(text_model, prompt, ids), prompt.source), len(ids))
+    x = hidden_states(text_model, prompt, cache, ids[past:], tracer.visit, picture)
     needed = first - 1 - past  # the head is most of the work, so that other rows are left out unless they are kept
     skipped = 0 if options.inspection.tracing.trace or options.inspection.edits.patch else needed
     logits = model.head_logits(core, np.ascontiguousarray(x[skipped:]), tracer.visit)[needed - skipped :]
@@ -481,26 +509,42 @@ def trace_text(text_model: TextModel, prompt: Prompt, ids: list[int]) -> Record:
     core, tracer = text_model.core, text_model.options.tracer()
     ids = ids[: positions_left(core.config, 1)]
     past = 0 if prompt.cache is None else prompt.cache.length
-    labels = axis_labels(text_model.detokenizer.token_strings(prompt.ids), prompt.source)
+    picture = read_picture(text_model, prompt, tracer)
+    labels = axis_labels(name_tokens(text_model, prompt, prompt.ids), prompt.source)
     tracer.begin(labels, len(ids), min(len(prompt.ids), len(ids)))
-    x = hidden_states(text_model, prompt, prompt.cache, ids[past:], tracer.visit)
+    x = hidden_states(text_model, prompt, prompt.cache, ids[past:], tracer.visit, picture)
     model.head_logits(core, x, tracer.visit)
     tracer.check()
     return record_trace(tracer, text_model, prompt, ids, past)
 
 
 def record_trace(tracer: Tracer, text_model: TextModel, prompt: Prompt, ids: list[int], past: int) -> Record:
-    strings = text_model.detokenizer.token_strings
-    return tracer.record(strings(ids[past:]), prompt.source, strings(ids))
+    names = name_tokens(text_model, prompt, ids)
+    record = tracer.record(names[past:], prompt.source, names)
+    checkpoint, image = text_model.options.checkpoint, text_model.options.image
+    if prompt.places is None or image is None:
+        return record
+    tiles = picture_prompts.tiles_of_image(checkpoint, image)
+    record = picture_prompts.name_picture_axes(record, tiles, checkpoint)
+    return record.merge(picture_prompts.find_shown_part(checkpoint, image))
 
 
 def hidden_states(
-    text_model: TextModel, prompt: Prompt, cache: model.KVCache | None, ids: list[int], hook: model.Hook
+    text_model: TextModel,
+    prompt: Prompt,
+    cache: model.KVCache | None,
+    ids: list[int],
+    hook: model.Hook,
+    picture: Mapping[str, Any],
 ) -> Array:
-    """What the decoder computes of ids after those in the cache: (T,) -> (T, D)."""
+    """What the decoder computes of ids after those in the cache: (T,) -> (T, D).
+
+    picture  the field of Context for a picture in the text, if there is one
+    """
     core, options = text_model.core, text_model.options
     context = layers.new_context(
         **memory_context(prompt, is_batch=cache is not None),
+        **picture,
         cache=cache,
         hook=hook,
         dtype=options.dtype,

@@ -3,6 +3,7 @@
 text_inputs       texts and ids to padded inputs of a model; text_columns: lines of two columns
 packed_texts      texts that are encoded together
 image_processor   images; patches: the tokens of an image; sound_inputs: samples and spectrograms
+picture_prompts   pictures in a prompt: tiles, the tokens in their place, and what these are
 detokenizer       ids to token strings and text
 layers            one layer of a model, or weights in a file, as the parameters of a tool; the context of a run
 mixers            a layer of a model that mixes tokens and carries a state, as a stage

@@ -11,10 +11,12 @@ from attnkit.errors import DataError
 from attnkit.libraries import call_library, import_library
 from attnkit.records import Array
 
-BILINEAR, BICUBIC, LAST_FILTER = 2, 3, 5  # by Pillow's numbers
+LANCZOS, BILINEAR, BICUBIC, LAST_FILTER = 1, 2, 3, 5  # by Pillow's numbers
 SMALLEST = 1e-6  # deviation of a channel
 DEFAULT_SIZE = 224
 MOST_PIXELS = 1 << 26  # of an image that keeps its proportion, before it is cropped
+MOST_EDGE = 4096  # pixels of the longest edge of a picture that is cut into tiles
+TILES, TILE = 4 * 364, 364  # pixels of that edge, and of a tile, where the file does not say
 LARGER = 4  # times the usual size of its images that a model is given
 
 
@@ -26,6 +28,7 @@ class Defaults(NamedTuple):
     crops             whether it cuts the center out
     keeps_proportion  whether a size that is one number is that of the shorter edge, not of both
     in_floats         whether pixels are resized as numbers that are not rounded
+    cuts              whether it cuts a picture into tiles, which the whole follows, squeezed to a tile
     """
 
     resample: int = BILINEAR
@@ -34,6 +37,7 @@ class Defaults(NamedTuple):
     crops: bool = False
     keeps_proportion: bool = False
     in_floats: bool = False
+    cuts: bool = False
 
 
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -41,7 +45,16 @@ CLIP = Defaults(BICUBIC, CLIP_MEAN, CLIP_STD, crops=True, keeps_proportion=True)
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 DINOV3 = Defaults(BILINEAR, IMAGENET_MEAN, IMAGENET_STD, in_floats=True)
 # others do as the one of ViT
-PROCESSORS = {"CLIP": CLIP, "Bit": CLIP, "Siglip": Defaults(BICUBIC), "DINOv3ViT": DINOV3}
+PROCESSORS = {
+    **dict.fromkeys(("CLIP", "Bit", "Llava"), CLIP),
+    "Siglip": Defaults(BICUBIC),
+    "DINOv3ViT": DINOV3,
+    **dict.fromkeys(("Idefics3", "SmolVLM"), Defaults(LANCZOS, cuts=True)),
+}
+REFUSED = {  # kind -> a key, and what it asks for
+    "Gemma3": ("do_pan_and_scan", "crops beside the picture"),
+    "Llava": ("do_pad", "a picture padded to a square"),
+}
 KIND = re.compile(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$")
 
 
@@ -56,19 +69,24 @@ class ImageProcessor(NamedTuple):
     usual: tuple[int, int]
 
     @property
+    def kind(self) -> str:
+        """Its class in transformers, without what all of these have in their names."""
+        kind = self.raw.get_str("image_processor_type", self.raw.get_str("feature_extractor_type", "ViT"))
+        return KIND.sub("", kind)
+
+    @property
     def known(self) -> Defaults:
         """What its kind does where the file does not say."""
-        kind = self.raw.get_str("image_processor_type", self.raw.get_str("feature_extractor_type", "ViT"))
-        return PROCESSORS.get(KIND.sub("", kind), Defaults())
+        return PROCESSORS.get(self.kind, Defaults())
 
     def fit(self, image: Array, name: str) -> Array:
         """Resize and crop pixels (height, width, 3) uint8.
 
         name: that of the image in errors
         """
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != 3 or 0 in image.shape:
-            expected = "uint8 (height, width, 3), or floats (C, height, width)"
-            raise DataError(f"{image.dtype} {image.shape} is no image (expected {expected})", name)
+        check_pixels(image, name)
+        if self.known.cuts:
+            return self.cut(image, name)[-1]
         raw, known = self.raw, self.known
         size, crop = self.sizes(image.shape[:2], name)
         if raw.get_bool("do_resize", True):
@@ -82,9 +100,70 @@ class ImageProcessor(NamedTuple):
         Each is a height and a width.
         """
         raw, known = self.raw, self.known
+        if known.cuts:
+            return 2 * (self.tile_edge(given),)
+        key, what = REFUSED.get(self.kind, ("", ""))
+        if key and raw.get_bool(key, False):
+            raise raw.error(f"{key} true is not supported: {what}")
         resizes, crops = raw.get_bool("do_resize", True), raw.get_bool("do_center_crop", known.crops)
         size = find_size(raw, given, known, self.usual, name) if resizes else given
         return size, read_sides(raw, "crop_size", self.usual) if crops else size
+
+    def tile_edge(self, given: tuple[int, int]) -> tuple[int, int]:
+        """The height and width of each tile, or of a picture that is not cut."""
+        if not self.known.cuts:
+            size, crop = self.sizes(given, "--image")
+            return crop if self.raw.get_bool("do_center_crop", self.known.crops) else size
+        edge = self.raw.get_object("max_image_size").get_int("longest_edge", TILE)
+        check_sides(self.raw, (edge, edge), self.usual, "max_image_size")
+        return edge, edge
+
+    def whole_size(self, given: tuple[int, int]) -> tuple[int, int]:
+        """The size that a picture is resized to before it is cut: multiples of a tile."""
+        edge, (height, width) = self.tile_edge(given)[0], self.first_size(given)
+        share = width / height
+        if width >= height:
+            width = to_multiple(width, edge)
+            return to_multiple(int(width / share), edge), width
+        height = to_multiple(height, edge)
+        return height, to_multiple(int(height * share), edge)
+
+    def first_size(self, given: tuple[int, int]) -> tuple[int, int]:
+        """The size that a picture is resized to before it is fitted to tiles."""
+        size = self.raw.get_object("size")
+        if not self.raw.get_bool("do_resize", True):
+            return given
+        if size.has("height"):
+            return read_sides(self.raw, "size", self.usual)
+        return fit_longest(given, size.get_int("longest_edge", TILES))
+
+    def tile_grid(self, given: tuple[int, int]) -> tuple[int, int]:
+        """The rows and columns of the tiles of a picture; 0 of one that is not cut."""
+        if not self.known.cuts or not self.raw.get_bool("do_image_splitting", True):
+            return 0, 0
+        edge, (height, width) = self.tile_edge(given)[0], self.whole_size(given)
+        return (height // edge, width // edge) if max(height, width) > edge else (0, 0)
+
+    def cut(self, image: Array, name: str) -> list[Array]:
+        """The tiles of a picture, row by row, and the whole after them.
+
+        image (height, width, 3) uint8 -> of each the same
+        """
+        check_pixels(image, name)
+        if not self.known.cuts:
+            return [self.fit(image, name)]
+        raw, given = self.raw, image.shape[:2]
+        edge, (rows, columns) = self.tile_edge(given), self.tile_grid(given)
+        resample = raw.get_int("resample", self.known.resample, least=0, most=LAST_FILTER)
+        for size in (self.first_size(given), *[self.whole_size(given)] * bool(rows)):
+            image = resize_pixels(image, size, resample, name)
+        side = edge[0]
+        tiles = [
+            image[row * side : (row + 1) * side, column * side : (column + 1) * side]
+            for row in range(rows)
+            for column in range(columns)
+        ]
+        return [*tiles, resize_pixels(image, edge, resample, name)]
 
     def box(self, given: tuple[int, int], name: str) -> Array:
         """The edges of the part that `fit` cuts out, as shares of the image.
@@ -131,6 +210,46 @@ def new_processor(height: int, width: int) -> ImageProcessor:
         "size": {"height": height, "width": width},
     }
     return ImageProcessor(ConfigReader(raw, PREPROCESSOR), (height, width))
+
+
+def check_pixels(image: Array, name: str) -> None:
+    """Raise DataError for an array that is no picture, (height, width, 3) uint8."""
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != 3 or 0 in image.shape:
+        expected = "uint8 (height, width, 3), or floats (C, height, width)"
+        raise DataError(f"{image.dtype} {image.shape} is no image (expected {expected})", name)
+
+
+def fit_longest(given: tuple[int, int], longest: int) -> tuple[int, int]:
+    """The height and width of a picture whose longest edge gets a length.
+
+    The other edge keeps the proportion, made even; none is longer than 4096.
+
+    >>> fit_longest((386, 386), 2048), fit_longest((300, 1000), 512), fit_longest((10, 10000), 8192)
+    ((2048, 2048), (154, 512), (4, 4096))
+    """
+    share = given[1] / given[0]
+    if given[1] >= given[0]:
+        height, width = int(longest / share), longest
+        height += height % 2
+    else:
+        height, width = longest, int(longest * share)
+        width += width % 2
+    height, width = max(height, 1), max(width, 1)
+    share = width / height
+    if width >= height and width > MOST_EDGE:
+        height, width = int(MOST_EDGE / share), MOST_EDGE
+    elif height > width and height > MOST_EDGE:
+        height, width = MOST_EDGE, int(MOST_EDGE * share)
+    return max(height, 1), max(width, 1)
+
+
+def to_multiple(length: int, step: int) -> int:
+    """The least multiple of a step that is not below a length.
+
+    >>> to_multiple(513, 512), to_multiple(512, 512)
+    (1024, 512)
+    """
+    return -(-length // step) * step
 
 
 def prepare_image(image: Array, folder: str, usual: tuple[int, int]) -> tuple[Array, Array | None]:

@@ -17,7 +17,7 @@ from attnkit.model.graph.costs import Cost, ModelShapes, Passes, Shape, Sizes
 from attnkit.model.graph.head import build_head
 from attnkit.model.graph.kinds import KINDS
 from attnkit.model.graph.nodes import Inputs, Node
-from attnkit.model.passes.model_graph import build_steps, build_vector
+from attnkit.model.passes.model_graph import build_connector, build_steps, build_vector
 from attnkit.model.recurrent_config import as_recurrent
 from attnkit.records import Labels, Record, Tensor
 
@@ -149,7 +149,7 @@ def count_stacks(model: ModelShapes, passes: Passes, source: int) -> list[Cost]:
     """Rows of the encoder's pass over a source, the decoder's passes, and the head."""
     config = model.config
     if config.decoder is None:
-        return [*count_stack(model, "encoder", passes), *count_head(model, passes)]
+        return [*count_stack(model, "encoder", passes), *count_connector(model, passes), *count_head(model, passes)]
     rows = []
     if config.encoder is not None:
         rows = count_stack(model, "encoder", Passes(passes.texts, source))
@@ -296,6 +296,21 @@ def count_head(model: ModelShapes, passes: Passes) -> list[Cost]:
     nodes = [*build_head(as_core(model), make_inputs(model, read), "x")]
     needed = {site for node in nodes for site in node.inputs} | {"logits"}
     return count_nodes([node for node in nodes if node.site in needed], model, passes)
+
+
+def count_connector(model: ModelShapes, passes: Passes) -> list[Cost]:
+    """Rows of the connector after a tower of pictures; [] for other models."""
+    if not model.config.connector:
+        return []
+    return count_nodes(build_connector(as_core(model), make_inputs(model, passes), "states"), model, passes)
+
+
+def count_picture(tower: ModelShapes, pictures: int, size: tuple[int, int]) -> list[Cost]:
+    """Rows of the tower and the connector over some pictures of a height and width."""
+    cut = tower.config.patches
+    assert cut is not None
+    model = tower._replace(config=replace(tower.config, patches=replace(cut, height=size[0], width=size[1])))
+    return count_stacks(model, Passes(pictures, cut.tokens(*size)), 0)
 
 
 def sum_costs(rows: Iterable[Cost]) -> list[Cost]:

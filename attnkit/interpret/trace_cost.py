@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnkit.errors import DataError
 from attnkit.inputs.text_inputs import command_words, named_models
-from attnkit.interpret.cost import count_head, count_model, count_step
+from attnkit.interpret.cost import count_connector, count_head, count_model, count_step
 from attnkit.model.graph.costs import Cost, ModelShapes, Passes
 from attnkit.model.intermediates import SQUARE
 from attnkit.records import Record
@@ -49,8 +49,16 @@ def count_trace(trace: Record, checkpoint: "Checkpoint") -> list[Cost]:
 
     DataError for a trace of none of the model's layers.
     """
-    model = count_model(checkpoint.reading(reads_image(trace.history)))
-    rows = [row for stack in model.config.stacks for row in count_traced_stack(trace, model, stack)]
+    has_image = reads_image(trace.history)
+    parts = (
+        [*checkpoint.towers.values()][::-1] if checkpoint.pictures and has_image else [checkpoint.reading(has_image)]
+    )
+    rows = [
+        row
+        for model in map(count_model, parts)
+        for stack in model.config.stacks
+        for row in count_traced_stack(trace, model, stack)
+    ]
     if not rows:
         raise DataError(f"it has no layer of {checkpoint.folder}")
     return rows
@@ -71,6 +79,8 @@ def count_traced_stack(trace: Record, model: ModelShapes, stack: str) -> Iterato
             is_dense = any(f"{step.layer}.{name}" in trace for name in SQUARE)
             frames = trace[step.layer].shape[-2] if step.op == "conv" and step.layer in trace else 0
             yield from count_step(model, step, replace(passes, is_dense=is_dense), frames)
+    if config.connector and any(name.startswith("connector.") for name in trace):
+        yield from count_connector(model, passes)
     has_vector = config.vector_width and "modules.1" in trace
     if ("logits" in trace or has_vector) and stack == config.stacks[-1]:
         yield from count_head(model, passes)
@@ -79,5 +89,5 @@ def count_traced_stack(trace: Record, model: ModelShapes, stack: str) -> Iterato
 def find_sizes(trace: Record, name: str) -> tuple[int, int] | None:
     """The texts and the tokens of an intermediate; None if it has no axis of tokens."""
     sizes = dict(zip(trace.axes_of(name), trace[name].shape, strict=True))
-    tokens = sizes.get("token", sizes.get("query"))
-    return None if tokens is None else (sizes.get("batch", 1), tokens)
+    tokens = next((sizes[axis] for axis in ("token", "query", "patch", "patch query") if axis in sizes), None)
+    return None if tokens is None else (sizes.get("batch", sizes.get("tile", 1)), tokens)

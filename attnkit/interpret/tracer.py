@@ -78,6 +78,8 @@ class Tracer:
             if edit.name not in self._names:
                 near = suggest(edit.name, sorted(self._names)) or f" (it has {join_names(sorted(self._names), 4)})"
                 raise UsageError(f"the run has no intermediate {edit.name!r}{near}", edit.flag)
+            if edit.name not in self._first:  # of a picture before the text
+                raise UsageError(f"{edit.target} selects nothing", edit.flag)
             first = self._first[edit.name]
             tokens = {at for axis, at in zip(first.axes, first.offsets(), strict=True) if axis in OF_TOKENS}
             places = f"positions {max(tokens)} to {(self._size() or first.size) - 1}" if tokens else f"{first.shape}"

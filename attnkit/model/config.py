@@ -32,6 +32,8 @@ STACK.norm         gamma, beta (D,): a norm after the last layer
 pooler             w (D, D), b: tanh(x w + b) of the first token
 vector             w (D, E), b: the vector of a text or image in a space that it shares with the other kind; or probe
                    (D,), a query that attends to the states, with vector.cross, vector.norm and vector.ffn as in a stack
+connector.norm, connector.projection, connector.ffn   gamma (D,); w (G, E), b (E,); w1 (G, E), w2 (E, E), biases: the
+                   patches of a picture, some of which are one row of G features, to rows of a text of width E
 head.dense, head.norm, head   w (D, H), b; gamma, beta (H,); w (H, N), b: hidden states to logits; H is D unless given
 """
 
@@ -107,7 +109,7 @@ class PatchConfig:
     height, width, patch_height, patch_width, channels   sizes of the images that the model was made for
     has_class    whether there is a class token before the patches
     registers    tokens between it and the patches, which have no learned position
-    antialias    whether learned positions are interpolated with a kernel that widens for a smaller grid
+    resampling   how learned positions are fitted to another grid: see RESAMPLINGS of patch_embedding.py
     """
 
     height: int
@@ -117,7 +119,7 @@ class PatchConfig:
     channels: int = 3
     has_class: bool = True
     registers: int = 0
-    antialias: bool = False
+    resampling: str = "bicubic"
 
     @property
     def before(self) -> int:
@@ -189,6 +191,44 @@ class ConvolutionLayer(NamedTuple):
         15
         """
         return count_windows(count, self.size, self.options)
+
+
+@dataclass(frozen=True)
+class ConnectorConfig:
+    """How the patches of a picture become rows of the embeddings of a text.
+
+    width      of the text
+    grouping   of patches to rows: shuffle (those of a block side by side), mean (of a block), patches (each by itself,
+               without the class token), or all (each token)
+    block      rows and columns of a block
+    layers     after that: norm, projection, ffn
+    norm, eps, activation   of these, where those of the tower are others
+    """
+
+    width: int
+    grouping: str
+    layers: tuple[str, ...]
+    block: int = 1
+    norm: str = "layer"
+    eps: float = 1e-5
+    activation: str = "gelu"
+
+    def grouped_width(self, width: int) -> int:
+        """Features of a row of patches of a width.
+
+        >>> ConnectorConfig(8, "shuffle", (), block=2).grouped_width(3)
+        12
+        """
+        return width * self.block**2 if self.grouping == "shuffle" else width
+
+    def rows(self, patches: PatchConfig, grid: tuple[int, int]) -> int:
+        """How many rows a picture becomes.
+
+        >>> ConnectorConfig(8, "mean", (), block=2).rows(PatchConfig(32, 32, 8, 8), (4, 4))
+        4
+        """
+        before = patches.before if self.grouping == "all" else 0
+        return before + (grid[0] // self.block) * (grid[1] // self.block)
 
 
 POSITION_CONVOLUTION = "position_conv"  # the part whose result is added to its input
@@ -410,6 +450,7 @@ class Config:
                   token's), concat (of the last token, the maximum and the mean), or patches (the first token's and the
                   mean of those of the patches)
     vector_width     of the space of the vectors of whole texts or images, of which `vector` makes one; 0: there is none
+    connector     of the tower of pictures of a model of texts; None: it is none
     vector_pooling   the state that it reads: cls (the first token's), end (of the first end token), largest (of the
                   token with the largest id), or last (of the last token, padding or not); or probe: see `has_probe`
     text_length   tokens that every text is padded to, which attention does not mask; 0: no padding
@@ -451,6 +492,7 @@ class Config:
     types: int = 0
     patches: PatchConfig | None = None
     sound: SoundConfig | None = None
+    connector: ConnectorConfig | None = None
     pooler: bool = False
     head: bool = True
     transform: bool = False
@@ -520,6 +562,8 @@ class Config:
         >>> [step.op for step in config.plan("decoder")]
         ['embed', 'posenc', 'layernorm']
         """
+        if stack == "connector" and self.connector:
+            return connector_steps(self.connector)
         chosen = self.stack(stack)
         if stack == "vector":
             norm = Step("layernorm", "vector.norm", saves_residual=True)
@@ -552,6 +596,7 @@ class Config:
             layers = [name for step in self.plan(stack) for name in self.with_experts(step.layer)]
             names += _with_relative_positions(self.positions, stack, layers)
         transform = ["head.dense", *["head.norm"] * self.head_norm] if self.transform else []
+        names += [step.layer for step in self.plan("connector")] if self.connector else []
         names += ["vector"] * bool(self.vector_width)
         names += [step.layer for step in self.plan("vector")] if self.has_probe else []
         return names + ["pooler"] * self.pooler + transform + ["head"] * self.head
@@ -603,6 +648,8 @@ class Config:
         cut = self.sound.convolutions.get(part) if self.sound else None
         if not stack_name:
             return _head_shape(self, part, name)
+        if self.connector and stack_name == "connector":
+            return _connector_shape(self.connector, self.width, part, name)
         stack = self.stack(stack_name)
         sizes = {
             "model": self.result_width(layer) if part in EMBEDDING or cut else self.width,
@@ -644,6 +691,9 @@ class Config:
 
     def result_width(self, layer: str) -> int:
         """Width of what the step of a layer computes, without its residual."""
+        if self.connector and layer.startswith("connector."):
+            own = layer in ("connector.group", "connector.norm")
+            return self.connector.grouped_width(self.width) if own else self.connector.width
         narrow = EMBEDDING[:2] if self.projects_first else EMBEDDING
         part = parse_layer_name(layer)[2]
         if self.sound and part in self.sound.convolutions:
@@ -857,6 +907,16 @@ STATES: Mapping[str, Callable[[Config], dict[str, dict[str, int]]]] = {
 }
 
 
+def connector_steps(connector: ConnectorConfig) -> list[Step]:
+    """Steps from the last states of a tower of pictures to rows of a text.
+
+    >>> [step.layer for step in connector_steps(ConnectorConfig(8, "shuffle", ("projection",), block=2))]
+    ['connector.group', 'connector.projection']
+    """
+    names = [f"connector.{name}" for name in ("group", *connector.layers)]
+    return [Step(TOOLS[name.partition(".")[2]], name) for name in names]
+
+
 def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
     """Steps of one layer: every sub-layer with its residual and its norm.
 
@@ -893,7 +953,7 @@ def parse_layer_name(layer: str) -> tuple[str, int | None, str]:
     >>> parse_layer_name("decoder.3.cross"), parse_layer_name("encoder.norm"), parse_layer_name("head.dense")
     (('decoder', 3, 'cross'), ('encoder', None, 'norm'), ('', None, 'head.dense'))
     """
-    match = re.fullmatch(r"(encoder|decoder|vector)\.(?:([0-9]+)\.)?(\w+)(?:\.[0-9]+)?", layer)
+    match = re.fullmatch(r"(encoder|decoder|vector|connector)\.(?:([0-9]+)\.)?(\w+)(?:\.[0-9]+)?", layer)
     if not match:
         return "", None, layer
     return match[1], None if match[2] is None else int(match[2]), match[3]
@@ -915,6 +975,16 @@ def _with_relative_positions(positions: PositionConfig, stack: str, layers: list
         names += [f"{stack}.{number}.relative"] * (part == "self" and not positions.shares_projections)
         names.append(layer)
     return names
+
+
+def _connector_shape(connector: ConnectorConfig, width: int, part: str, name: str) -> tuple[int, ...]:
+    """Shape of a parameter of a connector, after a tower of some width."""
+    inner, outer = connector.grouped_width(width), connector.width
+    if part == "norm":
+        return (inner,)
+    if name.startswith("b"):
+        return (outer,)
+    return (outer, outer) if name == "w2" else (inner, outer)
 
 
 def _head_shape(config: Config, part: str, name: str) -> tuple[int, ...]:

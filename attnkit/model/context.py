@@ -92,6 +92,23 @@ class Model(NamedTuple):
         return cast(Any, self.params).part(layer, name)
 
 
+class Pictures(NamedTuple):
+    """Rows that stand in place of the embeddings of some tokens of a text.
+
+    places  (N,) of these tokens in the text, in their order; rows: (N, D)
+    groups  (N,) the picture that each belongs to, where its tokens attend to each other in both directions
+    """
+
+    places: Array
+    rows: Array
+    groups: Array | None = None
+
+    def within(self, past: int, tokens: int) -> Array:
+        """Which of them are among some tokens after others: (N,) booleans."""
+        among: Array = (self.places >= past) & (self.places < past + tokens)
+        return among
+
+
 @dataclass
 class Context:
     """The inputs of a forward pass besides x, its hooks and its callbacks.
@@ -101,6 +118,7 @@ class Context:
     positions      (T,) or (B, T) [those after the tokens of the cache]
     segment_ids    (..., T) the segment of each token
     grid           rows and columns of the patches of an image
+    pictures       what stands in place of the embeddings of some tokens of the text, which a batch has alike
     cache          keys and values of earlier tokens, or the states after them
     source_states  of a recurrent model, the last state of each layer of the encoder
     hook           may read and replace any intermediate
@@ -117,6 +135,7 @@ class Context:
     positions: Array | None = None
     segment_ids: Array | None = None
     grid: tuple[int, int] | None = None
+    pictures: Pictures | None = None
     cache: KVCache | None = None
     source_states: Sequence[State] | None = None
     hook: Hook = no_hook

@@ -120,6 +120,11 @@ GROUPS: Mapping[str, Group] = {
         vjp=Later("backward.layer_vjps", "convolution_vjp"),
         nodes=Later("graph.convolutions", "build_convolution"),
     ),
+    "group": Group(
+        kernel=Later("layers.connector", "group_patches"),
+        vjp=Later("backward.layer_vjps", "group_vjp"),
+        nodes=Later("graph.connector", "build_group"),
+    ),
     "rnn": Group(
         kernel=Later("layers.recurrent_decoder", "apply_recurrence"),
         vjp=Later("backward.recurrent_decoder", "recurrent_vjp"),

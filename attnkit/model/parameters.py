@@ -26,6 +26,7 @@ TOOLS = {
     **dict.fromkeys((*CONVOLUTIONS, "position_conv", "shortconv"), "conv"),
     "rnn": "rnn",
     "recall": "recall",
+    "group": "group",
     **dict.fromkeys(
         ("norm", "embed_norm", "feature_norm", "norm1", "norm2", "norm3", "output_norm1", "output_norm2"), "layernorm"
     ),

@@ -3,6 +3,7 @@
 # ruff: noqa: I001 (in the order of a forward pass, not of the alphabet)
 from attnkit.model.config import (
     Config,
+    ConnectorConfig,
     PatchConfig,
     PositionConfig,
     SpecialTokens,
@@ -18,9 +19,10 @@ from attnkit.model.kv_cache import KVCache
 from attnkit.model.formulas.recurrent_cells import State
 from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.formulas.pooling import POOLINGS, dense, first_token, l2_normalize, mean_pool
-from attnkit.model.context import Context, Model
+from attnkit.model.context import Context, Model, Pictures
 from attnkit.model.formulas.experts import ExpertConfig, Experts, mix_experts
 from attnkit.model.layers.attention import read_attention_options
+from attnkit.model.passes.pictures import connect_states, read_pictures
 from attnkit.model.passes.transformer import can_pack, decoder_layer, encoder_layer, run, run_packed
 from attnkit.model.layers.embeddings import embed_tokens, apply_positions
 from attnkit.model.layers.networks import layer_experts, normalize

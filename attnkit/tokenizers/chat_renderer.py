@@ -160,7 +160,12 @@ def alias_reasoning(message: Mapping[str, Any]) -> dict[str, Any]:
 def change_content(chat: Messages, at: int, addition: str) -> Messages:
     """A chat with an addition after the text of one message."""
     changed = [*chat]
-    changed[at] = {**chat[at], "content": chat[at]["content"] + addition}
+    content = chat[at]["content"]
+    if isinstance(content, list):
+        *first, last = content
+        changed[at] = {**chat[at], "content": [*first, {**last, "text": last["text"] + addition}]}
+    else:
+        changed[at] = {**chat[at], "content": content + addition}
     return changed
 
 

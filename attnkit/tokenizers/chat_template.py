@@ -114,7 +114,7 @@ def render_chat(
 
     check_jinja(name)
     continues = messages[-1]["role"] == "assistant"
-    if continues and not isinstance(messages[-1].get("content"), str):
+    if continues and not has_text(messages[-1].get("content")):
         raise DataError("the last message is of the assistant and has no text to continue", "--messages")
     request = {"template": template, "messages": messages, "variables": variables, "continues": continues}
     request["date"] = date
@@ -132,6 +132,16 @@ def render_chat(
     if "problem" in answer:
         raise DataError(f"chat template: {answer['problem']}", name)
     return RenderedChat(**answer)
+
+
+def has_text(content: Any) -> bool:
+    """Whether the content of a message ends in a text: it is one, or its last part.
+
+    >>> has_text("Hi"), has_text([{"type": "text", "text": "Hi"}]), has_text([{"type": "image"}])
+    (True, True, False)
+    """
+    last = content[-1] if isinstance(content, list) and content else content
+    return isinstance(last.get("text") if isinstance(last, dict) else last, str)
 
 
 def check_jinja(name: str) -> None:

@@ -17,7 +17,7 @@ from tests.registry import load_core, make_batch, shallow
 pytestmark = pytest.mark.filterwarnings("ignore:.*which the configuration ties it to")
 NAMES = [  # every kind of node, pooling, and addition to scores
     "bert-rank", "bloom", "clip:text", "deberta-v2", "deepseek_v3", "dinov2-registers", "dinov3", "gemma3", "gpt_oss",
-    "lfm2-biases", "siglip:vision", "t5", "vit", "waves/group",
+    "idefics3:vision", "lfm2-biases", "siglip:vision", "t5", "vit", "waves/group",
 ]  # fmt: skip
 SINGLE = ("deepseek_v3", "vit")
 # what NumPy makes of a sound, and states, of which JAX scans over the tokens those of models

@@ -33,7 +33,8 @@ FULL = json.loads((REFERENCES / "configs.json").read_text())
 KEYS = json.loads((REFERENCES / "keys.json").read_text())
 CONFIGURED = [name for name in FOLDERS if name != "marian-native"]  # with a config.json
 TEXTS_OF = ("gemma3", "qwen3_5", "qwen3_5_moe")  # models of images, of which the text model is read
-WHOLE = ("clip", "siglip", *TEXTS_OF)  # with their keys in objects
+TEXTS_IN = ("idefics3", "llava", "smolvlm")  # the same, whose text model is one of another family
+WHOLE = ("clip", "siglip", *TEXTS_OF, *TEXTS_IN)  # with their keys in objects
 DRAWN = {
     name: one
     for kind in ("decoders", "recall")
@@ -57,6 +58,7 @@ def test_full_configurations_of_transformers_are_read(name: str) -> None:
     table = published_tensors(FULL[name])
     families = {"clip": "clip_text_model", "siglip": "siglip_text_model", "mt5": "t5"}
     families |= {name: f"{name}_text" for name in TEXTS_OF}
+    families |= dict.fromkeys(TEXTS_IN, "llama")
     assert table.config.family == families.get(name.split()[0], name.split()[0])
 
 

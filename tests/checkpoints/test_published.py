@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from attnkit.checkpoints import FAMILIES
-from attnkit.checkpoints.checkpoint import fact_of, import_family, read_family
+from attnkit.checkpoints.checkpoint import fact_of, find_towers, import_family, read_family
 from attnkit.checkpoints.config_reader import ConfigReader, keys_of
 from attnkit.checkpoints.harmless_keys import note_unread, refuse_unread
 from attnkit.checkpoints.publishing import AllTensors, assemble_checkpoint, published_tensors
@@ -49,12 +49,15 @@ def open_model(raw: dict[str, Any]) -> None:
     """Open a model of zeros; of texts and images both towers."""
     reader = ConfigReader(raw, "config.json")
     family = import_family(reader)
-    if not hasattr(family, "TOWERS"):
+    modules = find_towers(family, reader, AllTensors("", [], {}))
+    if not modules:
         shapes = published_tensors(raw).shapes
         assemble_checkpoint(raw, {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()})
         return
-    for name, module in family.TOWERS.items():
+    for name, module in modules.items():
         read_family(module, family.read_tower(reader, name), AllTensors("", [], {}))
+    if hasattr(family, "read_tokens"):
+        family.read_tokens(reader)
     refuse_unread(reader, raw["model_type"])
     note_unread(reader, raw["model_type"])
 

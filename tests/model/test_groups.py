@@ -19,9 +19,13 @@ def test_every_function_of_a_group_is_there(name):
         assert callable(getattr(import_module(f"attnkit.model.{later.module}"), later.name))
 
 
+def stacks(config):
+    return (*config.stacks, *["connector"] * (getattr(config, "connector", None) is not None))
+
+
 def test_the_models_have_steps_of_every_group_and_no_other():
     models = (load_core(name).config for name in REGISTRY if not name.startswith("gguf/"))
-    assert {step.op for config in models for stack in config.stacks for step in config.plan(stack)} == {*GROUPS}
+    assert {step.op for config in models for stack in stacks(config) for step in config.plan(stack)} == {*GROUPS}
 
 
 @pytest.mark.parametrize(

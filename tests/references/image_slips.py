@@ -222,7 +222,7 @@ def wrong_embeddings(
 
 
 def known_mode(port: Port) -> dict[str, Any]:
-    return {"mode": "bicubic", "align_corners": False, "antialias": port.config.patches.antialias}
+    return {"mode": "bicubic", "align_corners": False, "antialias": port.config.patches.resampling == "antialiased"}
 
 
 def resized(table: torch.Tensor, port: Port, size: tuple[int, int], mode: dict[str, Any]) -> torch.Tensor:

@@ -22,7 +22,8 @@ from tests.places import REFERENCES
 
 PATH = REFERENCES / "published.json"
 HEADS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "Classification", "ForQuestionAnswering", "ForPreTraining")
-OTHERS = ("bart", "clip", "dinov2", "gemma3", "hubert", "marian", "mbart", "mt5", "siglip", "t5", "wav2vec2")
+OTHERS = ("bart", "clip", "dinov2", "gemma3", "hubert", "idefics3", "llava", "marian", "mbart", "mt5", "siglip",
+          "smolvlm", "t5", "wav2vec2")  # fmt: skip
 
 
 def count_parameters(raw: dict) -> int:

@@ -264,11 +264,11 @@ class JaxEngine:
         return Sizes(True, shape["data"], shape["seq"], capacity, memory)
 
     def decoder(self, model: Model, cache: KVCache | None, **context: Any) -> CachedDecoder:
-        """A decoder that predicts the next token, compiled unless there is a hook."""
+        """A decoder that predicts the next token, compiled unless hooked or with pictures."""
         check_mesh(model.config, self.mesh)
         if self.mesh and self.mesh.shape["seq"] > 1:
             raise UsageError("splits one long text, not the tokens that follow it; data and model do", "--mesh seq")
-        if context.get("hook", no_hook) is not no_hook:
+        if context.get("hook", no_hook) is not no_hook or context.get("pictures") is not None:
             return CachedDecoder(model, cache, **context)
         return CompiledDecoder(self, model, cache, **context)
 

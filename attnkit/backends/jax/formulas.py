@@ -17,7 +17,7 @@ from attnkit.model.dtypes import Array
 from attnkit.model.formulas.convolution import find_windows
 from attnkit.model.formulas.experts import ExpertConfig
 from attnkit.model.formulas.head_views import view_heads
-from attnkit.model.formulas.patch_embedding import antialiased_weights, bicubic_weights
+from attnkit.model.formulas.patch_embedding import RESAMPLINGS
 from attnkit.model.formulas.pooling import last_tokens, mean_pool
 from attnkit.model.formulas.recall import Memory
 from attnkit.model.formulas.relative import RelativePositions
@@ -101,7 +101,7 @@ def rotate(x: JaxArray, cos: JaxArray, sin: JaxArray, interleaved: bool = False)
 
 
 def interpolate_positions(
-    table: JaxArray, rows: int, columns: int, new_rows: int, new_columns: int, antialias: bool = False
+    table: JaxArray, rows: int, columns: int, new_rows: int, new_columns: int, resampling: str = "bicubic"
 ) -> JaxArray:
     """Resize learned positions of patches: see model/formulas/patch_embedding.py.
 
@@ -109,7 +109,7 @@ def interpolate_positions(
     """
     first = len(table) - rows * columns
     grid = table[first:].reshape(rows, columns, -1)
-    weigh = antialiased_weights if antialias else bicubic_weights
+    weigh = RESAMPLINGS[resampling]
     down, across = weigh(rows, new_rows), weigh(columns, new_columns)
     points = jnp.einsum("yr,xc,rcd->yxd", down.astype(table.dtype), across.astype(table.dtype), grid)
     return jnp.concatenate([table[:first], points.reshape(new_rows * new_columns, -1)])
@@ -198,7 +198,7 @@ def position_encoding(
         return embeddings.position_encoding(model, layer, x, np.asarray(where), grid)
     table, grids = jnp.asarray(model.params[layer]["table"]), embeddings.changed_grid(model.config, grid)
     if cut and grids:
-        table = interpolate_positions(table.astype(x.dtype), *grids, antialias=cut.antialias)
+        table = interpolate_positions(table.astype(x.dtype), *grids, resampling=cut.resampling)
     if cut and cut.registers:
         table = jnp.insert(table, 1, jnp.zeros((cut.registers, 1), table.dtype), axis=0)
     return lambda part: table[part + positions.first]

@@ -23,9 +23,11 @@ from attnkit.model.formulas.feedforward import feed_forward_vjp
 from attnkit.model.formulas.linear import as_rows, scaled, sum_to_shape
 from attnkit.model.formulas.norms import channel_norm_vjp, layer_norm_vjp, rms_norm_vjp
 from attnkit.model.formulas.patch_embedding import extract_patches
+from attnkit.model.formulas.patch_grouping import group_patches_backward
 from attnkit.model.formulas.positions import add_positions_backward
 from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
 from attnkit.model.layers.attention import attention_arguments, attention_source, relative_layer
+from attnkit.model.layers.connector import group_patches, read_grouping
 from attnkit.model.layers.convolutions import convolve_frames, multiply_windows_backward
 from attnkit.model.layers.embeddings import (
     absolute_positions,
@@ -70,11 +72,20 @@ def embed_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Arr
         if "types" in params:
             kinds = np.broadcast_to(segments(x, context), np.shape(x))
             reverse.add(layer, {"types": embed_backward(dy, kinds, len(params["types"]))})
-        dy = scaled(dy, config.embed_scale)
+        dy = scaled(without_pictures(dy, context), config.embed_scale)
         reverse.add(layer, {"table": embed_backward(dy, x, len(params["table"]))})
         return dy
 
     return embed_tokens(model, layer, x, context), undo
+
+
+def without_pictures(dy: Array, context: Context) -> Array:
+    """The gradient of the embeddings of words: 0 where a row of a picture is."""
+    if context.pictures is None:
+        return dy
+    words = dy.copy()
+    words[..., context.pictures.places, :] = 0
+    return words
 
 
 def positions_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
@@ -177,6 +188,15 @@ def projection_vjp(model: Model, step: Step, x: Array, context: Context) -> tupl
         return undo_projection(model, step.layer, apply_hook(reverse.hook, step.layer, dy), x, reverse)
 
     return project_states(model, step.layer, x, context), undo
+
+
+def group_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
+    how = read_grouping(model, context.grid)
+
+    def undo(dy: Array, reverse: Reverse) -> Array:
+        return group_patches_backward(apply_hook(reverse.hook, step.layer, dy), x.shape, how)
+
+    return group_patches(model, step.layer, x, context), undo
 
 
 def convolution_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:

@@ -1,6 +1,6 @@
 """Patch embedding: normalize pixels, cut patches, interpolate positions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -84,7 +84,7 @@ def extract_patches_backward(
 
 
 def interpolate_positions(
-    table: Array, rows: int, columns: int, new_rows: int, new_columns: int, antialias: bool = False
+    table: Array, rows: int, columns: int, new_rows: int, new_columns: int, resampling: str = "bicubic"
 ) -> Array:
     """Interpolate learned positions of a grid of patches to another size.
 
@@ -92,7 +92,7 @@ def interpolate_positions(
 
     The row of the class token is unchanged. Bicubic: a new point is at scale (i + 1/2) - 1/2 of the old grid and uses
     its four neighbours on each axis, the nearest of the edge if there are none, by Keys' cubic kernel (1981, equation
-    4) with a = -3/4. For `antialias` see `antialiased_weights`. DataError if the table does not hold the grid.
+    4) with a = -3/4. `resampling` is a row of RESAMPLINGS. DataError if the table does not hold the grid.
 
     >>> interpolate_positions(np.array([[9.0], [0.0], [4.0]]), 1, 2, 1, 4).ravel().round(4)
     array([ 9.    , -0.4219,  0.9062,  3.0938,  4.4219])
@@ -107,7 +107,7 @@ def interpolate_positions(
         return table
     dtype = working(table)
     grid = cast(table[first:], dtype).reshape(rows, columns, table.shape[1])
-    weigh = antialiased_weights if antialias else bicubic_weights
+    weigh = RESAMPLINGS[resampling]
     down, across = weigh(rows, new_rows).astype(dtype), weigh(columns, new_columns).astype(dtype)
     tall = np.tensordot(down, grid, 1)  # (new_rows, columns, D)
     points = (across @ tall).reshape(new_rows * new_columns, table.shape[1])
@@ -115,7 +115,7 @@ def interpolate_positions(
 
 
 def interpolate_positions_backward(
-    grad_output: Array, rows: int, columns: int, new_rows: int, new_columns: int, antialias: bool = False
+    grad_output: Array, rows: int, columns: int, new_rows: int, new_columns: int, resampling: str = "bicubic"
 ) -> Array:
     """Gradient of a position table that was interpolated to another grid.
 
@@ -133,7 +133,7 @@ def interpolate_positions_backward(
         return grad_output
     gradient = cast(grad_output, dtype)
     points = gradient[first:].reshape(new_rows, new_columns, width)
-    weigh = antialiased_weights if antialias else bicubic_weights
+    weigh = RESAMPLINGS[resampling]
     down, across = weigh(rows, new_rows).astype(dtype), weigh(columns, new_columns).astype(dtype)
     tall = across.T @ points  # (new_rows, columns, D)
     grid = np.tensordot(down.T, tall, 1).reshape(rows * columns, width)
@@ -177,6 +177,25 @@ def antialiased_weights(old: int, new: int) -> Array:
     weights = _kernel(np.abs(np.arange(old) - where) / max(scale, 1.0), a=-0.5)
     weights /= weights.sum(axis=1, keepdims=True)
     return weights
+
+
+def nearest_weights(old: int, new: int) -> Array:
+    """Weights of the old point that the beginning of each new one lies in.
+
+    (new, old)
+
+    >>> nearest_weights(2, 3).argmax(axis=1).tolist()
+    [0, 0, 1]
+    """
+    return np.eye(old)[np.arange(new) * old // new]
+
+
+# how a grid of positions is fitted to another: (old, new) points of an axis -> weights (new, old)
+RESAMPLINGS: dict[str, Callable[[int, int], Array]] = {
+    "bicubic": bicubic_weights,
+    "antialiased": antialiased_weights,
+    "nearest": nearest_weights,
+}
 
 
 def _kernel(distance: Array, a: float = -0.75) -> Array:

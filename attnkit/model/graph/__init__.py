@@ -8,6 +8,6 @@ nodes.py   Node, Kind and what they are computed with; graph.py: the nodes of so
 kinds.py   KINDS, the table of all kinds
 functions.py  what values call of the library whose arrays they compute with: NumPy, or JAX
 steps.py   a step that is computed and undone by its nodes, with the state of its layer
-embeddings.py linear.py convolutions.py attention.py networks.py recurrence.py recall.py short_convolution.py head.py
-           kinds and nodes
+embeddings.py linear.py convolutions.py attention.py networks.py recurrence.py recall.py short_convolution.py
+           connector.py head.py   kinds and nodes
 """

@@ -12,7 +12,12 @@ from attnkit.model.config import PatchConfig
 from attnkit.model.dtypes import Array
 from attnkit.model.formulas.embedding import embed_backward
 from attnkit.model.formulas.linear import sum_to_shape
-from attnkit.model.formulas.patch_embedding import antialiased_weights, bicubic_weights, extract_patches
+from attnkit.model.formulas.patch_embedding import (
+    antialiased_weights,
+    bicubic_weights,
+    extract_patches,
+    nearest_weights,
+)
 from attnkit.model.graph.costs import Cost, Costs, Sizes, count_product
 from attnkit.model.graph.nodes import Built, Kind, Node, Place, Scope
 from attnkit.model.layers.embeddings import cut_patches_backward, position_encoding_backward
@@ -190,7 +195,7 @@ FILTERS: dict[str, Filter] = {
     "bicubic with align_corners": lambda old, new: bicubic_weights(old, new, np.linspace(0, old - 1, new)),
     "bilinear": lambda old, new: tent_weights(middles(old, new), old),
     "bilinear with align_corners": lambda old, new: tent_weights(np.linspace(0, old - 1, new), old),
-    "nearest": lambda old, new: np.eye(old)[np.arange(new) * old // new],
+    "nearest": nearest_weights,
 }
 
 

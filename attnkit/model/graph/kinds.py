@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from attnkit.model.graph import (
     attention,
+    connector,
     convolutions,
     embeddings,
     head,
@@ -18,5 +19,16 @@ from attnkit.model.graph import (
 )
 from attnkit.model.graph.nodes import Kind
 
-MODULES = (head, embeddings, linear, attention, networks, convolutions, recurrence, recall, short_convolution)
+MODULES = (
+    head,
+    embeddings,
+    linear,
+    attention,
+    networks,
+    convolutions,
+    recurrence,
+    recall,
+    short_convolution,
+    connector,
+)
 KINDS: Mapping[str, Kind] = {name: kind for module in MODULES for name, kind in module.KINDS.items()}

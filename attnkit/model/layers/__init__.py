@@ -6,5 +6,6 @@ embeddings.py         of ids and patches, and absolute positions
 attention.py          with the masks, rotations and biases of a layer
 networks.py           norms, projections, feed-forward networks and experts
 convolutions.py       over frames
+connector.py          from the patches of a picture to rows of a text
 recurrent_layers.py   over tokens; recurrent_decoder.py: with attention inside the recurrence
 """

@@ -61,12 +61,34 @@ def read_attention_options(model: Model, layer: str, queries: int, context: Cont
     if rules.is_cross:
         return options | {"mask": _over_heads(context.memory_mask)}
     options |= {"causal": rules.causal, "window": rules.window, "mask": _over_heads(context.mask)}
+    options |= picture_options(rules, queries, context)
     if rules.shared_key not in context.shared:
         context.shared[rules.shared_key] = relative_positions(model, rules, queries, context)
     options |= context.shared[rules.shared_key]
     if rules.relative == "disentangled":
         options["relative"] = disentangled_positions(model, layer, queries, context)
     return options
+
+
+def picture_options(rules: AttentionRules, queries: int, context: Context) -> dict[str, Any]:
+    """The mask of a causal layer where the tokens of a picture attend to all of it.
+
+    {} if there are none, or if they attend as words do. A window holds for them as well.
+    """
+    pictures = context.pictures
+    if pictures is None or pictures.groups is None or not pictures.within(context.past, queries).any():
+        return {}
+    keys = np.arange(context.past + queries)
+    group = np.full(len(keys), -1)
+    known = pictures.within(0, len(keys))
+    group[pictures.places[known]] = pictures.groups[known]
+    now = keys[context.past :, None]
+    mask = (keys <= now) | ((group == group[context.past :, None]) & (group >= 0))
+    if rules.window[0] >= 0:
+        mask &= keys >= now - rules.window[0]
+    if context.mask is not None:
+        mask = mask & context.mask
+    return {"causal": False, "window": (-1, -1), "mask": _over_heads(mask)}
 
 
 def head_options(rules: AttentionRules) -> dict[str, Any]:

@@ -38,7 +38,28 @@ def embed_tokens(model: Model, layer: str, ids: Array, context: Context) -> Arra
         types = model.part(layer, "types")
         if types is not None:
             x = add(x, embed(segments(ids, context), types))
+        x = place_pictures(x, context)
     return apply_hook(context.hook, layer, x)
+
+
+def place_pictures(x: Array, context: Context) -> Array:
+    """Embeddings of a text with the rows of its pictures in place of their tokens.
+
+    x (..., T, D) -> (..., T, D)
+
+    The rows are not scaled as embeddings are.
+
+    >>> from attnkit.model.context import Pictures
+    >>> pictures = Pictures(np.array([1]), np.array([[7.0]]))
+    >>> place_pictures(np.array([[1.0], [2.0]]), Context(pictures=pictures)).ravel().tolist()
+    [1.0, 7.0]
+    """
+    pictures = context.pictures
+    if pictures is None or not (among := pictures.within(context.past, x.shape[-2])).any():
+        return x
+    placed = x.copy()
+    placed[..., pictures.places[among] - context.past, :] = pictures.rows[among]
+    return placed
 
 
 def segments(ids: Array, context: Context) -> Array:
@@ -121,7 +142,7 @@ def position_encoding(
     table, grids = model.params[layer]["table"], changed_grid(model.config, grid)
     cut = model.config.patches
     if cut and grids:
-        table = interpolate_positions(table.astype(x.dtype, copy=False), *grids, antialias=cut.antialias)
+        table = interpolate_positions(table.astype(x.dtype, copy=False), *grids, resampling=cut.resampling)
     elif not cut:
         check_size(model.config, where, layer)
     table = add_register_rows(table, cut.registers) if cut else table
@@ -139,7 +160,7 @@ def position_encoding_backward(
     size = gradient.shape[-2] if cut else len(model.params[layer]["table"])
     table = embed_backward(gradient, where + positions.first, size, "position")
     table = np.delete(table, np.s_[1 : 1 + cut.registers], axis=0) if cut else table
-    return interpolate_positions_backward(table, *grids, antialias=cut.antialias) if cut and grids else table
+    return interpolate_positions_backward(table, *grids, resampling=cut.resampling) if cut and grids else table
 
 
 def changed_grid(config: Config, grid: tuple[int, int] | None) -> tuple[int, int, int, int] | None:

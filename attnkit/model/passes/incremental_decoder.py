@@ -67,7 +67,7 @@ class CachedDecoder:
     def _is_compiled(self, tokens: Array, context: Context) -> bool:
         """Whether this is one token of a Transformer, in float32 and without hooks."""
         is_plain = context.hook is no_hook and context.mask is None and context.memory_mask is None
-        has_keys = context.past > 0 and not self.model.config.is_recurrent
+        has_keys = context.past > 0 and not self.model.config.is_recurrent and self.model.engine is None
         return tokens.shape[1] == 1 and is_plain and has_keys and context.dtype in (None, "float32")
 
     def _decode_token(self, tokens: Array, context: Context) -> Array:

@@ -23,6 +23,7 @@ from attnkit.model.graph.graph import Graph
 from attnkit.model.graph.head import build_head, vector_places
 from attnkit.model.graph.nodes import Built, Inputs, Node, Place, stack_sizes
 from attnkit.model.groups import GROUPS
+from attnkit.model.layers.connector import connector_model
 
 
 def model_graph(core: Model, inputs: Inputs) -> Graph:
@@ -41,6 +42,8 @@ def _build(core: Model, inputs: Inputs) -> Built:
             return  # the decoder of an encoder-decoder model without targets
         sizes = stack_sizes(core, inputs, stack)
         memory = yield from build_steps(core, inputs, config.plan(stack), root_site(config, stack), memory, sizes)
+    if config.connector:
+        yield from build_connector(core, inputs, memory)
     if config.vector_width:
         yield from build_vector(core, inputs, memory)
     yield from build_head(core, inputs, memory)
@@ -76,6 +79,17 @@ def build_steps(
     site = walk_steps(steps, x, build, add_residual)
     yield from nodes
     return site
+
+
+def build_connector(core: Model, inputs: Inputs, states: str) -> Built:
+    """The nodes from the last states of a tower of pictures to rows of a text."""
+    connector, cut, image = core.config.connector, core.config.patches, inputs.image
+    assert connector is not None
+    assert cut is not None
+    batch, _ = stack_sizes(core, inputs, "encoder")
+    grid = cut.grid(*(cut.height, cut.width) if image is None else image.shape[-2:])
+    sizes = batch, connector.rows(cut, grid)
+    yield from build_steps(connector_model(core), inputs, core.config.plan("connector"), states, "", sizes)
 
 
 def build_vector(core: Model, inputs: Inputs, states: str) -> Built:

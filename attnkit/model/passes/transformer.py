@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from attnkit.errors import UsageError
 from attnkit.model.attention import attention, project_heads, with_relative_scores
 from attnkit.model.config import Config, StackConfig, Step, layer_steps
 from attnkit.model.context import Context, Model, Params
@@ -50,6 +51,7 @@ def run(
     Errors come from the steps.
     """
     if model.engine and apply is apply_step:
+        steps, x = _embed_pictures(model, [*steps], x, context)
         return model.engine.run(model, [*steps], x, context)
     saved, finite = x if saved is None else saved, bool(np.isfinite(x).all())
     for step in steps:  # as `walk_steps` does, without its calls for each step
@@ -67,6 +69,20 @@ def run(
             finite = False
             context.on_non_finite(step.layer)
     return x
+
+
+def _embed_pictures(model: Model, steps: list[Step], x: Array, context: Context) -> tuple[list[Step], Array]:
+    """What an engine computes of a text with pictures: the steps after its embeddings.
+
+    UsageError for pictures whose tokens attend to each other in both directions.
+    """
+    pictures = context.pictures
+    if pictures is None or not steps or steps[0].op != "embed":
+        return steps, x
+    if pictures.groups is not None:
+        raise UsageError("computes no pictures whose tokens attend to each other in both directions", "--engine")
+    context.on_step(steps[0])
+    return steps[1:], apply_step(model, steps[0], x, context)
 
 
 def can_pack(model: Model, steps: Sequence[Step]) -> bool:
