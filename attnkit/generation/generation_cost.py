@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from attnkit.errors import flag_name
-from attnkit.generation.options import DecodeOptions
+from attnkit.generation.options import DecodeOptions, is_set
 from attnkit.generation.prompts import make_detokenizer, make_prompts
 from attnkit.inputs.layers import ids_from_x
 from attnkit.interpret.cost import count_model, count_text, sum_costs
@@ -31,7 +31,7 @@ def count_decoded(call: StageCall) -> Iterable[Cost]:
 def count_generated(call: StageCall, options: DecodeOptions, model: ModelShapes) -> Iterator[Cost]:
     """Yield the rows of each text, and of the probabilities of its tokens."""
     values, result = call.values, call.result
-    given = [name for name in REFUSED if values[name] not in (None, False, ())]
+    given = [name for name in REFUSED if is_set(values[name])]
     given += ["max_tokens"] * (values["max_tokens"] == 0)
     if not isinstance(result, Record):
         raise call.error("--emit text: a text does not say how many tokens were generated; --emit ids does")

@@ -83,6 +83,8 @@ def find_layer(checkpoint: "Checkpoint", layer: str | None, tool: str) -> str:
     config = checkpoint.config
     steps = [step for stack in config.stacks for step in config.plan(stack)]
     others = {step.layer for step in steps if tool not in (step.op, tool_of(step.layer) * (step.op in MIXERS))}
+    if config.connector:  # whose norm and activation are not those of the model
+        others |= {step.layer for step in config.plan("connector")}
     mine = [name for name in checkpoint.layers() if is_layer_of(name, tool) and name not in others]
     mine = recurrent_layers(checkpoint) if tool == "rnn" else mine
     if layer is None and tool in ("embed", "posenc"):

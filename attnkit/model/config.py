@@ -913,8 +913,7 @@ def connector_steps(connector: ConnectorConfig) -> list[Step]:
     >>> [step.layer for step in connector_steps(ConnectorConfig(8, "shuffle", ("projection",), block=2))]
     ['connector.group', 'connector.projection']
     """
-    names = [f"connector.{name}" for name in ("group", *connector.layers)]
-    return [Step(TOOLS[name.partition(".")[2]], name) for name in names]
+    return [Step("group", "connector.group"), *(Step(TOOLS[name], f"connector.{name}") for name in connector.layers)]
 
 
 def layer_steps(config: Config, stack: str, number: int) -> list[Step]:

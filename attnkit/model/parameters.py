@@ -26,11 +26,10 @@ TOOLS = {
     **dict.fromkeys((*CONVOLUTIONS, "position_conv", "shortconv"), "conv"),
     "rnn": "rnn",
     "recall": "recall",
-    "group": "group",
     **dict.fromkeys(
         ("norm", "embed_norm", "feature_norm", "norm1", "norm2", "norm3", "output_norm1", "output_norm2"), "layernorm"
     ),
-    **dict.fromkeys(("pooler", "vector"), "encode"),
+    **dict.fromkeys(("pooler", "vector", "group"), "encode"),
     **dict.fromkeys(("head", "head.dense", "head.norm"), "decode"),
 }
 # what mixes the tokens of a layer -> the operation of its step

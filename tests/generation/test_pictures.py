@@ -13,11 +13,17 @@ from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import AttnkitError, AttnkitNote, DataError, UsageError
 from attnkit.inputs import image_processor, layers, picture_prompts
+from attnkit.model.backward.tape import Reverse
 from attnkit.model.formulas.patch_embedding import nearest_weights
 from attnkit.model.formulas.patch_grouping import Grouping, group_patches, group_patches_backward
+from attnkit.model.graph.nodes import Inputs
+from attnkit.model.layers.connector import connector_model
+from attnkit.model.passes.model_graph import model_graph
+from attnkit.model.passes.recorded_pass import run_backward, run_recorded
 from tests import process
 from tests.drawing import assert_near, drawn_models, keep_folders
 from tests.places import MODELS, arrays
+from tests.registry import load_core, make_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:the picture is read as")
 TABLE = drawn_models("pictures")
@@ -224,6 +230,15 @@ def test_errors_say_what_is_wrong_with_a_picture(folder, case):
         attnkit.decode(source, **options)
 
 
+@pytest.mark.parametrize(
+    ("name", "tool", "layer"),
+    [("llava", "ffn", "ffn"), ("gemma3-pictures", "layernorm", "norm"), ("idefics3", "linear", "projection")],
+)
+def test_a_layer_of_a_connector_is_no_stage_whose_norm_or_activation_would_be_of_the_tower(folder, name, tool, layer):
+    with pytest.raises(UsageError, match=f"connector.{layer} is not a layer for {tool}"):
+        getattr(attnkit, tool)(np.ones((2, 12)), model=f"{folder(name)}:vision", layer=f"connector.{layer}")
+
+
 def test_a_picture_is_given_once_and_is_a_picture(folder):
     place = folder("idefics3")
     command = ("decode", "--model", place, "--chat", TEXT, "--image")
@@ -324,3 +339,36 @@ def test_jax_computes_the_rows_and_the_answer(folder):
     assert_near(theirs["x"], ours["x"], 1e-5)
     with pytest.raises(UsageError, match="tokens attend to each other in both directions"):
         ask(folder("gemma3-pictures", np.float32), engine="jax")
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_gradients_of_a_connector_are_differences_and_those_of_its_graph(name):
+    core = connector_model(load_core(f"{name}:vision"))
+    batch, rng = make_batch(core.config), np.random.default_rng(0)
+    graph, memo = model_graph(load_core(f"{name}:vision"), Inputs(image=batch.pixels)), {}
+    last = core.config.plan("connector")[-1]
+    site = f"{last.layer}.output" if last.op == "ffn" else last.layer
+    y = graph.evaluate(site, graph.roots, memo=memo)
+    states = core.config.plan("encoder")[-1]
+    x = memo[f"{states.layer}.residual" if states.adds_residual else states.layer]
+    z, tape = run_recorded(core, core.config.plan("connector"), x, model.Context())
+    assert_near(z, y, EXACT)
+    dy, reverse = rng.normal(size=y.shape), Reverse()
+    dx = run_backward(core, tape, dy, reverse)
+    way = rng.normal(size=x.shape)
+    above, below = (np.vdot(dy, model.connect_states(core, x + sign * 1e-6 * way)) for sign in (1, -1))
+    assert abs((above - below) / 2e-6 - np.vdot(dx, way)) <= 1e-6 * np.abs(dx * way).sum()
+    found = graph.backward({site: dy}, graph.roots, memo)
+    for layer, names in reverse.gradients.items():
+        for parameter, gradient in names.items():
+            assert_near(found.params[layer][parameter], gradient, 1e-7)
+
+
+def test_embeddings_of_words_have_no_gradient_where_a_picture_is():
+    core, ids = load_core("idefics3:text"), np.array([7, 5, 5, 8])
+    pictures = model.Pictures(np.array([1, 2]), np.ones((2, 16)))
+    _, tape = run_recorded(core, core.config.plan("decoder")[:1], ids, model.Context(pictures=pictures))
+    reverse = Reverse()
+    run_backward(core, tape, np.ones((4, 16)), reverse)
+    rows = reverse.gradients["decoder.embed"]["table"]
+    assert rows[5].tolist() == [0] * 16 and rows[7].tolist() == rows[8].tolist() == [1] * 16
