@@ -168,10 +168,10 @@ def decode(record: Sequence[str] | Record | None, *, options: DecodeOptions) -> 
     `logits`, `probs` and `next` (the best one): of TEXT or of a pair, of each token, or with --aggregate of spans.
     With --image, a model that reads pictures (SmolVLM, LLaVA, Gemma 3) answers --chat about one. With --labels, a model
     of texts and images says which of them an --image is like: logits are exp(logit_scale) times the cosines of their
-    vectors. With --question, x is the scores of the best answers, of at most 15 tokens; a longer text is read in windows
-    of at most 384 tokens, question included, which overlap by 128, and the scores of equal answers are added. A span
-    has its first character in `start`, and the one after its last in `end`; in a batch `text` is the number of its text.
-    --top N lists more.
+    vectors. With --question, x is the scores of the best answers, of at most 15 tokens; a longer text is read in
+    windows of at most 384 tokens, question included, which overlap by 128, and the scores of equal answers are added.
+    A span has its first character in `start`, and the one after its last in `end`; in a batch `text` is the number of
+    its text. --top N lists more.
 
     \b
     Examples:

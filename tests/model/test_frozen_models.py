@@ -37,7 +37,8 @@ SHARED = ("ids", "batch.ids", "batch.mask", "values")  # of all models of an arc
 SOURCES = {
     **{path.stem: (f"models/{path.stem}", "") for path in MODELS.glob("*.npz")},
     "bert-old": ("models/bert-mlm", ""),
-    **{name: (kind, f"{own}/") for kind in ("decoders", "recall", "embedders", "translators", "vision", "sounds", "waves")
+    **{name: (kind, f"{own}/")
+       for kind in ("decoders", "recall", "embedders", "translators", "vision", "sounds", "waves")
        for name, own in drawn_names(kind).items() if f"{name}:text" not in TOWERS},
     **{name: ("vision", f"{name.partition(':')[0]}/") for name in TOWERS},
     **{f"recurrent/{name}": ("recurrent_models", f"{name}/") for name in RECURRENT},
