@@ -14,7 +14,7 @@ from attnkit.model.passes.recorded_pass import run_backward, run_recorded
 from tests.registry import load_core, make_batch, shallow
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*which the configuration ties it to")
-NAMES = ["bert-sequence", "deberta-v2", "t5", "vit", "gpt_oss", "deepseek_v3", "lstm", "recurrent/luong"]
+NAMES = ["bert-sequence", "deberta-v2", "t5", "vit", "gpt_oss", "deepseek_v3", "lfm2-biases", "lstm", "recurrent/luong"]
 
 
 def gradients(core, batch, outer=None):

@@ -217,7 +217,7 @@ def read_source(one, name):
     return {"memory": states[None], "source_states": context.last_states()}
 
 
-@pytest.mark.parametrize("name", ["falcon-rw", "phi3-long", "gemma3", "gpt_oss", "deepseek_v3", "t5", "bart"])
+@pytest.mark.parametrize("name", ["falcon-rw", "phi3-long", "gemma3", "gpt_oss", "deepseek_v3", "lfm2-biases", "t5", "bart"])
 def test_tokens_after_a_prompt_have_the_logits_of_numpy(name):
     """Of texts longer than a window, and than those of other rotations."""
     numpy, jax = both(name)
@@ -229,7 +229,7 @@ def test_tokens_after_a_prompt_have_the_logits_of_numpy(name):
         assert_near(ours(ids[:, start:end]), theirs(ids[:, start:end]), 4e-6)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "marian", "recurrent/luong"])
+@pytest.mark.parametrize("name", ["gpt2", "lfm2", "marian", "recurrent/luong"])
 def test_greedy_tokens_beams_and_caches(name):
     numpy, jax = both(name)
     config, memory = numpy.config, read_source(numpy, name)
