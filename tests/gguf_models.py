@@ -29,7 +29,7 @@ ARCHITECTURES = {
     "stablelm-parallel": "stablelm", "gpt_neox": "gptneox", "gpt_neox-serial": "gptneox", "falcon-7b": "falcon",
     "falcon-40b": "falcon", "falcon-11b": "falcon", "bloom": "bloom", "mixtral": "llama", "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "gpt_oss": "gpt-oss",
-    "lfm2": "lfm2", "lfm2-biases": "lfm2",
+    "lfm2": "lfm2", "lfm2-biases": "lfm2", "lfm2_moe": "lfm2moe",
     "qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",
     "deepseek_v2": "deepseek2", "deepseek_v2-greedy": "deepseek2", "deepseek_v3": "deepseek2",
     "nomic_bert": "nomic-bert", "jina_embeddings_v3": "jina-bert-v3", "eurobert": "eurobert",
@@ -188,7 +188,7 @@ def convert_tensors(model, config, tensors):  # noqa: C901 - a line for each cha
             array = array[0]
         if bare.endswith("conv.conv") and array.ndim > 1:  # LFM2Model: one kernel of each channel
             array = array[:, 0]
-        if suffix == "e_score_correction_bias":
+        if suffix in ("e_score_correction_bias", "expert_bias"):
             stored[f"blk.{name.split('.')[2]}.exp_probs_b.bias"] = array
             continue
         if bare.endswith("kv_b_proj"):  # DeepseekV2Model: keys, transposed, and values
@@ -342,6 +342,11 @@ def convert_metadata(model, config):  # noqa: C901 - a line for each kind of mod
         keys["expert_shared_feed_forward_length"] = config.get("shared_expert_intermediate_size")
     if kind == "gpt_oss":
         keys["expert_feed_forward_length"] = config["intermediate_size"]
+    if kind == "lfm2_moe":
+        keys |= {"expert_count": config["num_experts"], "expert_used_count": config["num_experts_per_tok"]}
+        keys |= {"expert_feed_forward_length": config["moe_intermediate_size"], "expert_gating_func": 2}
+        keys["leading_dense_block_count"] = config["num_dense_layers"]
+        keys["expert_weights_scale"] = config["routed_scaling_factor"]
     if kind == "olmoe":
         keys["attention.clamp_kqv"] = config["clip_qkv"]
     if kind in ("gemma2", "gemma3_text", "cohere2", "olmo3", "phi3", "gpt_oss"):
@@ -362,11 +367,11 @@ def convert_metadata(model, config):  # noqa: C901 - a line for each kind of mod
             "ssm.inner_size": config["linear_num_value_heads"] * config["linear_value_head_dim"],
             "full_attention_interval": 4,
         }
-    if kind == "lfm2":
+    if kind in ("lfm2", "lfm2_moe"):
         shared = keys["attention.head_count_kv"]
         keys["attention.head_count_kv"] = [0 if one == "conv" else shared for one in config["layer_types"]]
         keys["shortconv.l_cache"] = config["conv_L_cache"]
-        if config["block_auto_adjust_ff_dim"]:
+        if config.get("block_auto_adjust_ff_dim"):
             keys["feed_forward_length"] = read_hidden(ConfigReader(config, "config.json"))
     if kind.startswith("deepseek"):
         keys |= deepseek_keys(config, rope)

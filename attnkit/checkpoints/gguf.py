@@ -359,8 +359,9 @@ ARCHITECTURES = {  # of llama.cpp -> family
     "gemma": "gemma", "gemma2": "gemma2", "gemma3": "gemma3_text", "olmo": "olmo", "olmo2": "olmo2", "phi2": "phi",
     "phi3": "phi3", "stablelm": "stablelm", "command-r": "cohere", "cohere2": "cohere2", "gptneox": "gpt_neox",
     "qwen3next": "qwen3_next", "qwen35": "qwen3_5_text", "qwen35moe": "qwen3_5_moe_text",
-    "falcon": "falcon", "bloom": "bloom", "lfm2": "lfm2", "gpt2": "gpt2", "bert": "bert", "t5": "t5", "t5encoder": "t5",
-    "nomic-bert": "nomic_bert", "jina-bert-v3": "jina_embeddings_v3", "eurobert": "eurobert",
+    "falcon": "falcon", "bloom": "bloom", "gpt2": "gpt2", "bert": "bert", "t5": "t5", "t5encoder": "t5",
+    "nomic-bert": "nomic_bert", "jina-bert-v3": "jina_embeddings_v3", "eurobert": "eurobert", "lfm2": "lfm2",
+    "lfm2moe": "lfm2_moe",
 }  # fmt: skip
 
 

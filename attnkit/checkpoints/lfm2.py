@@ -26,6 +26,12 @@ TAPS = 3
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    config = read_lfm2(raw, stored)
+    return replace(config, decoder=replace(config.stack("decoder"), hidden=read_hidden(raw)))
+
+
+def read_lfm2(raw: ConfigReader, stored: Weights, **choices: Any) -> Config:
+    """The configuration of an LFM2 with networks of the stated width; choices: fields of Config."""
     raw.ignore("block_use_xavier_init", "conv_use_xavier_init", "block_mlp_init_scale", "block_out_init_scale")
     width, heads = raw.get_int("hidden_size"), raw.get_int("num_attention_heads")
     raw.expect(block_dim=width, conv_dim=width, conv_dim_out=width, num_heads=heads)  # stated twice
@@ -45,10 +51,11 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         activation="silu",
         qk_norm="head",
         taps=raw.get_int("conv_L_cache", TAPS),
+        **choices,
     )
     stack = config.stack("decoder")
     mixers = tuple(MIXERS[kind] for kind in read_kinds(raw, stack.layers))
-    return replace(config, decoder=replace(stack, hidden=read_hidden(raw), mixers=mixers))
+    return replace(config, decoder=replace(stack, mixers=mixers))
 
 
 def read_hidden(raw: ConfigReader) -> int:
@@ -125,7 +132,7 @@ BLOCK = {
     "ffn_up": "feed_forward.w3", "ffn_down": "feed_forward.w2", "shortconv.in_proj": "conv.in_proj",
     "shortconv.conv": "conv.conv", "shortconv.out_proj": "conv.out_proj",
 }  # fmt: skip
-GGUF = {
+GGUF: dict[str, Any] = {
     "keys": ("width", "layers", ("intermediate_size", "hidden width"), "heads", "head width", "longest text",
              "theta", ("norm_eps", "rms norm eps"), ("conv_L_cache", "taps")),
     "names": llama.name_gguf(BLOCK) | {"token_embd_norm": "model.embedding_norm"},

@@ -217,7 +217,9 @@ def read_source(one, name):
     return {"memory": states[None], "source_states": context.last_states()}
 
 
-@pytest.mark.parametrize("name", ["falcon-rw", "phi3-long", "gemma3", "gpt_oss", "deepseek_v3", "lfm2-biases", "t5", "bart"])
+@pytest.mark.parametrize(
+    "name", ["falcon-rw", "phi3-long", "gemma3", "gpt_oss", "deepseek_v3", "lfm2-biases", "t5", "bart"]
+)
 def test_tokens_after_a_prompt_have_the_logits_of_numpy(name):
     """Of texts longer than a window, and than those of other rotations."""
     numpy, jax = both(name)

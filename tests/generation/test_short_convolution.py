@@ -18,6 +18,7 @@ from attnkit.generation.kv_cache_file import cache_record, read_cache
 from attnkit.inputs import layers
 from attnkit.interpret import cost
 from attnkit.model.formulas.causal_convolution import causal_convolution, last_window
+from attnkit.model.formulas.experts import route
 from attnkit.records import Record
 from tests.drawing import assert_near, drawn_models, keep_folders, write_model
 from tests.places import REFERENCES, arrays
@@ -292,3 +293,12 @@ def test_what_each_part_adds_to_a_logit():
     assert [name for name in found.labels["part"] if "shortconv" in name] == [
         f"decoder.{number}.shortconv" for number in (0, 2, 3)]  # fmt: skip
     assert abs(found["x"][-1]) < 1e-5 < abs(found["x"][1]) and abs(found["x"].sum() - found["logit"]) < 1e-5
+
+
+def test_gates_are_divided_by_their_sum_and_a_millionth(opened):
+    """Logits of 0 are sigmoids of 1/2: three gates of 0.5 / (1.5 + 1e-6), times the factor 1.5."""
+    mixture = opened("lfm2_moe").config.experts
+    gates = route(np.zeros((1, 6)), mixture).gates
+    np.testing.assert_allclose(gates, 1.5 * 0.5 / (1.5 + 1e-6), rtol=1e-15)
+    chosen = route(np.zeros((1, 6)), mixture, np.array([0, 0, 9.0, 0, 8.0, 7.0]))
+    assert chosen.chosen.tolist() == [[2, 4, 5]] and np.array_equal(chosen.gates, gates)

@@ -29,7 +29,7 @@ for model, architecture in ARCHITECTURES.items():
     for name in published:
         bare = re.sub(r"(\.norms\.[0-9]+)?\.(weight|bias)$", "", name.removeprefix(PREFIXES.get(architecture, "")))
         bare = re.sub(r"experts\.[0-9]+\.", "experts.", bare)
-        if (stored := names.get_name(bare)) is not None:
+        if (stored := names.get_name(bare) or names.get_name(bare.removeprefix("model."))) is not None:
             pattern = re.sub(r"\.[0-9]+\.", ".{n}.", bare, count=1)
             table.setdefault(architecture, {})[pattern] = re.sub(r"blk\.[0-9]+", "blk.{n}", stored)
 (REFERENCES / "gguf_names.json").write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")

@@ -27,7 +27,8 @@ def texts(name: str, row: dict) -> dict[str, np.ndarray]:
 
 
 def compute(folder: pathlib.Path, given: dict[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
-    found, model = make_decoders.compute(folder, given, dtype), load(folder, dtype)
+    found = make_decoders.compute(folder, given, dtype)
+    model = load(folder, dtype, experts_implementation="eager")
     with torch.no_grad():
         for count in LENGTHS:
             ids = torch.tensor(given["texts.ids"][None, :count])

@@ -32,7 +32,7 @@ class ExpertConfig:
     dense          numbers of the layers that have a plain feed-forward network instead
     score          what gates are of the router's logits: softmax (over all experts), sigmoid, or chosen (softmax over
                    the chosen experts alone)
-    renormalizes   whether the gates of a token are divided by their sum
+    renormalizes   whether the gates of a token are divided by their sum, and eps: what is added to that sum
     scale          factor on the gates
     groups         number of groups of experts, of which the best `chosen_groups` may be chosen from; the score of a
                    group is the sum of its `group_best` best scores
@@ -49,6 +49,7 @@ class ExpertConfig:
     groups: int = 1
     chosen_groups: int = 1
     group_best: int = 1
+    eps: float = 1e-20
 
 
 class Experts(NamedTuple):
@@ -96,7 +97,7 @@ def route(logits: Array, config: ExpertConfig, correction: Array | None = None) 
     gates = np.take_along_axis(scores, chosen, axis=-1)
     gates = softmax(gates) if config.score == "chosen" else gates
     if config.renormalizes:
-        gates = gates / (gates.sum(axis=-1, keepdims=True) + 1e-20)
+        gates = gates / (gates.sum(axis=-1, keepdims=True) + config.eps)
     return Routing(chosen, gates * np.asarray(config.scale, gates.dtype))
 
 
@@ -121,7 +122,7 @@ def route_backward(dgates: Array, logits: Array, routing: Routing, config: Exper
     raw = softmax(raw) if config.score == "chosen" else raw
     draw = dgates * scale
     if config.renormalizes:
-        total = raw.sum(axis=-1, keepdims=True) + 1e-20
+        total = raw.sum(axis=-1, keepdims=True) + config.eps
         draw = (draw - (draw * raw / total).sum(axis=-1, keepdims=True)) / total
     if config.score == "chosen":
         draw = softmax_backward(draw, raw)

@@ -34,7 +34,7 @@ def _gates(scope: Scope, logits: Array, chosen: Array) -> Array:
     correction = scope.parameter("correction") if scope.option("corrects_gates") else None
     gates = scope.xp.take_along_axis(scores if correction is None else scores + correction, chosen, axis=-1)
     gates = functions.softmax(gates) if mixture.score == "chosen" else gates
-    gates = gates / (gates.sum(axis=-1, keepdims=True) + 1e-20) if mixture.renormalizes else gates
+    gates = gates / (gates.sum(axis=-1, keepdims=True) + mixture.eps) if mixture.renormalizes else gates
     scaled: Array = gates * np.asarray(mixture.scale, gates.dtype)
     return scaled
 
