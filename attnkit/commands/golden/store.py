@@ -16,7 +16,7 @@ from attnkit.commands.golden.summaries import (
     Summary,
     TensorOutcome,
     compare_full,
-    compare_summaries,
+    compare_stored,
     read_summary,
     summarize_tensor,
     write_summary,
@@ -105,7 +105,7 @@ def compare_case(case: GoldenCase, run: CaseRun, store: Store) -> dict[str, Tens
         if full is not None and case.rtol is None and case.atol is None:
             outcomes[name] = compare_full(full, now[name], then[name])
         else:
-            outcomes[name] = compare_summaries(then[name], summarize_tensor(now[name]), case.rtol, case.atol)
+            outcomes[name] = compare_stored(then[name], now[name], case.rtol, case.atol)
     return outcomes | {name: TensorOutcome(MISSING) for name in then if name not in now}
 
 

@@ -77,11 +77,14 @@ def digest_of(array: Array) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
-def summarize_tensor(array: Array, floor: Array | None = None, ties: Sequence[Array] = ()) -> Summary:
+def summarize_tensor(
+    array: Array, floor: Array | None = None, ties: Sequence[Array] = (), places: Sequence[int] = ()
+) -> Summary:
     """Summarize a tensor.
 
     floor  (rows, 1), what rounding explains of each row; None: derived
     ties   whole numbers that rounding gave in its place
+    places  of the samples; () for some that are spread over it
 
     >>> summary = summarize_tensor(np.float32([[1, 2], [4, 8]]))
     >>> summary.samples, summary.sums
@@ -101,7 +104,7 @@ def summarize_tensor(array: Array, floor: Array | None = None, ties: Sequence[Ar
     sums = np.bincount(buckets, signs * values)[:count]
     unit = 2.0**-52 * np.bincount(buckets, np.abs(values))[:count]
     sums_noise = np.sqrt(np.bincount(buckets, floors**2)[:count]) + unit
-    places = choose_samples(values)
+    chosen = np.array(places, np.int64) if places else choose_samples(values)
     largest = np.abs(rows, where=np.isfinite(rows), out=np.zeros(rows.shape)).max(axis=-1)
     scale = np.maximum(largest, np.median(largest[largest > 0]) if largest.any() else 1.0)
     digits = SIGNIFICANT.get(held_dtype(array), 10)
@@ -115,9 +118,9 @@ def summarize_tensor(array: Array, floor: Array | None = None, ties: Sequence[Ar
         two_digits(float((np.asarray(floor)[:, 0] / scale).max())),
         tuple(float(f"{one:.{digits}g}") for one in sums),
         tuple(map(two_digits, sums_noise)),
-        tuple(map(int, places)),
-        tuple(map(float, values[places])),
-        tuple(two_digits(float(floors[at])) for at in places),
+        tuple(map(int, chosen)),
+        tuple(map(float, values[chosen])),
+        tuple(two_digits(float(floors[at])) for at in chosen),
     )
 
 
@@ -160,20 +163,21 @@ def choose_samples(values: Array) -> Array:
     return np.unique(np.append(spread, np.argmax(np.abs(values))))
 
 
-def compare_summaries(
-    then: Summary, now: Summary, rtol: float | None = None, atol: float | None = None
+def compare_stored(
+    stored: Summary, array: Array, rtol: float | None = None, atol: float | None = None
 ) -> TensorOutcome:
     """The outcome of a tensor by what is stored of it.
 
     rtol, atol  the tolerance of the user in place of noise
 
     >>> x = np.float32([[1, 2], [4, 8]])
-    >>> then, *now = map(summarize_tensor, (x, x, x * np.float32(1 + 2**-23), 1.5 * x))
-    >>> [compare_summaries(then, one).verdict for one in now]
+    >>> [compare_stored(summarize_tensor(x), y).verdict for y in (x, x * np.float32(1 + 2**-23), 1.5 * x)]
     ['identical', 'rounding', 'changed']
     """
-    if (then.dtype, then.shape) != (now.dtype, now.shape):
-        return TensorOutcome(CHANGED, words=f"{now.dtype} {now.shape}, was {then.dtype} {then.shape}")
+    if (stored.dtype, stored.shape) != (array.dtype.name, array.shape):
+        words = f"{array.dtype.name} {array.shape}, was {stored.dtype} {stored.shape}"
+        return TensorOutcome(CHANGED, words=words)
+    then, now = stored, summarize_tensor(array, places=stored.places)
     if then.digest == now.digest:
         return TensorOutcome(IDENTICAL)
     if not then.samples:
@@ -247,7 +251,7 @@ def explain_line(judgement: Judgement, largest: float) -> str:
 def compare_full(then: Array, now: Array, summary: Summary) -> TensorOutcome:
     """The outcome of a tensor that is kept whole, by the stored noise of a row."""
     if not is_float(then.dtype) or then.shape != now.shape:
-        return compare_summaries(summary, summarize_tensor(now))
+        return compare_stored(summary, now)
     rows = rows_of(then)
     largest = np.abs(rows, where=np.isfinite(rows), out=np.zeros(rows.shape)).max(axis=-1, initial=0)
     scale = np.maximum(largest, np.median(largest[largest > 0]) if largest.any() else 1.0)
