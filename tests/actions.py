@@ -2,8 +2,8 @@
 
     python -m tests.actions FOLDER WORKFLOW.yml
 
-FOLDER is a repository, so that `actions/checkout` does nothing. The summary of the job is written to
-FOLDER/summary.md.
+FOLDER is a repository, so that `actions/checkout` does nothing. The actions of attnkit are those of this clone. The
+summary of the job is written to FOLDER/summary.md.
 """
 
 import os
@@ -11,6 +11,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.places import ROOT
 
 CHECKOUT = "actions/checkout"
 BASH = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c")  # as `shell: bash` runs a step
@@ -85,10 +87,11 @@ def run_step(step, folder, inputs, environment):
     if step.get("uses", "").partition("@")[0] == CHECKOUT or not is_wanted(step, inputs):
         return 0, ""
     if "uses" in step:
-        action = load((folder / step["uses"] / "action.yml").read_text(encoding="utf-8"))
+        path = ROOT / step["uses"].partition("@")[0].removeprefix("attnkit/attnkit/")
+        action = load((path / "action.yml").read_text(encoding="utf-8"))
         assert action["runs"]["using"] == "composite"
         given = {name: one.get("default", "") for name, one in action["inputs"].items()} | step.get("with", {})
-        return run_steps(action["runs"]["steps"], folder, given, environment)
+        return run_steps(action["runs"]["steps"], folder, given, environment | {"GITHUB_ACTION_PATH": str(path)})
     own = {name: expand(text, inputs) for name, text in step.get("env", {}).items()}
     done = subprocess.run(
         [*BASH, expand(step["run"], inputs)],

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attnkit.errors import DataError
-from attnkit.model.dtypes import Array, is_float
+from attnkit.model.dtypes import Array, is_float, quiet
 from attnkit.model.rounding import (
     DIFFERENT,
     IDENTICAL,
@@ -77,6 +77,7 @@ def digest_of(array: Array) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
+@quiet
 def summarize_tensor(
     array: Array, floor: Array | None = None, ties: Sequence[Array] = (), places: Sequence[int] = ()
 ) -> Summary:
@@ -116,7 +117,7 @@ def summarize_tensor(
         float(largest.max()),
         two_digits(float(floors.max())),
         two_digits(float((np.asarray(floor)[:, 0] / scale).max())),
-        tuple(float(f"{one:.{digits}g}") for one in sums),
+        tuple(float(f"{one:.{digits}g}") for one in np.clip(sums, -1e308, 1e308)),
         tuple(map(two_digits, sums_noise)),
         tuple(map(int, chosen)),
         tuple(map(float, values[chosen])),
@@ -130,7 +131,7 @@ def two_digits(number: float) -> float:
     >>> two_digits(1.234e-7), two_digits(0.0)
     (1.3e-07, 0.0)
     """
-    return float(f"{number * 1.05:.1e}")
+    return float(f"{min(number * 1.05, 1e308):.1e}")
 
 
 def signs_of(count: int) -> Array:
