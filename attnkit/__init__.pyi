@@ -367,6 +367,7 @@ def encode(
     ablate: Sequence[str] | str = (),
     mean: Mapping[str, Tensor | SupportsArray] | Record | Path | None = None,
     dtype: Literal["float32", "float64"] | None = None,
+    simulate: Literal["float16", "float16:accumulate", "bfloat16", "bfloat16:accumulate", "fp8-e4m3", "fp8-e4m3:nan"] | None = None,
     engine: Literal["numpy", "jax"] | None = None,
     compute: Literal["float32", "bfloat16", "float16"] | None = None,
     mesh: str | None = None,

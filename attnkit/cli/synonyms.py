@@ -153,6 +153,7 @@ OPTIONS: Mapping[str, str] = {
     "decode --variable": "chat_template_kwargs template_kwargs enable_thinking reasoning_effort jinja_args",
     "decode --template": "chat_template chat_template_file jinja",
     "decode --top-k": "k topk",
+    "encode --simulate": "half precision fp16 bf16 fp8 e4m3 float8 overflow saturate accumulate quantize low_precision",
     "show --hooks": "forward_hook register_forward_hook cb_eval eval_callback dump recorder script",
     "diff --hash": "checksum sha256 digest fingerprint bitwise bit_exact",
     "decode --top-p": "p nucleus nucleus_p",

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -13,7 +14,7 @@ from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage, running
 from attnkit.cli.tool import TEXT, PythonForm
-from attnkit.errors import UsageError
+from attnkit.errors import AttnkitWarning, UsageError
 from attnkit.inputs import encoding, intermediates, layers, patches, source_states, text_inputs
 from attnkit.inputs.encoding import POOLS, EncodingInputs, VectorOptions
 from attnkit.inputs.packed_texts import Line, encode_lines, name_line, pool_separately, read_lines
@@ -23,9 +24,11 @@ from attnkit.records import Record
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
+    from attnkit.display import ResultView, Style
 
+SIMULATIONS = ("float16", "float16:accumulate", "bfloat16", "bfloat16:accumulate", "fp8-e4m3", "fp8-e4m3:nan")
 # options with which each line is run by itself
-HOOKED = ("keep", "trace", "patch", "ablate", "image", "audio", "ids")
+HOOKED = ("keep", "trace", "patch", "ablate", "image", "audio", "ids", "simulate")
 
 
 class InspectionOptions(NamedTuple):
@@ -68,16 +71,31 @@ def encode_together(stage: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[L
         yield line
 
 
+def view_encoded(record: Record, stage: Stage, style: "Style") -> "ResultView":
+    """The result, after a table of the stages that overflow in a simulation."""
+    from attnkit import display
+
+    shown = display.computed_view(record, style)
+    if "rounding" not in record:
+        return shown
+    from attnkit.interpret.simulation import overflow_table
+
+    return shown._replace(blocks=[overflow_table(record, style), *shown.blocks])
+
+
 @tool(
     sections={
         "Model and input": "given lines",
         "Layers and vectors": "vectors",
         "Inspection": "inspection",
-        "Results": "dtype",
+        "Results": "dtype simulate",
         "Engine": "engine",
     },
     rules=Constraints(
-        exclusive=[("lines", "batch")],
+        exclusive=[
+            ("lines", "batch"),
+            *(("simulate", name) for name in ("layers", "weights", "dtype", "engine", "compute")),
+        ],
         requires=[
             ("trace_only", "trace"),
             ("weights", "trace|keep"),
@@ -88,6 +106,7 @@ def encode_together(stage: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[L
         one_of=[("model",)],
     ),
     operand=TEXT,
+    view=view_encoded,
     reader=functools.partial(text_input.read_model_input, together=encode_together),
     needs_no_input=text_input.replaces_text,
     extra={"lines": options.Lines, "engine": options.EngineOptions},
@@ -103,6 +122,15 @@ def encode(
     dtype: Annotated[
         Literal["float32", "float64"] | None, typer.Option(help="compute in this dtype [default: float32]")
     ] = None,
+    simulate: Annotated[
+        str | None,
+        options.choice(
+            SIMULATIONS,
+            "round every stage as hardware of this dtype would, and count the numbers that overflow; accumulate: round "
+            "partial sums of products too, which else are float32; nan: what overflows is NaN, not the largest number",
+            "DTYPE",
+        ),
+    ] = None,
 ) -> Record:
     """Run a whole model: text to the hidden states of its last layer.
 
@@ -112,6 +140,8 @@ def encode(
     The result is x, and for an encoder-decoder model also `memory`, which decode --model attends to. A folder of
     sentence-transformers gives the vector of each text, as its modules.json states; --pool none, its states. Lines
     that have arrived are computed together, and each has the bits that it has alone (`attnkit help performance`).
+    With --simulate, parameters and every stage are rounded; the record gets `rounding` (stage, figure): the largest
+    number of each stage before rounding, how many overflow, and how many become 0.
     Every intermediate has a name: --trace writes them and --patch replaces one. `attnkit show DIR --pipeline encoder`
     (or decoder) prints the same computation as a pipeline of tools.
 
@@ -131,6 +161,8 @@ def encode(
     else:
         with name_line(source.number) if isinstance(source, Line) else contextlib.nullcontext():
             encoded = encoding.prepare_encoding(source, given, vectors)
+            if simulate is not None:
+                return label_vectors(run_simulated(encoded, inspection, vectors.normalize, simulate), source, encoded)
             note(encoded)
             if inspection.is_empty and (pooled := pool_separately(encoded, vectors.normalize, dtype)) is not None:
                 return label_vectors(pooled, source, encoded)
@@ -153,6 +185,28 @@ def label_vectors(result: Record, source: Any, encoded: encoding.Encoding) -> Re
     if source and not isinstance(source, Record) and encoded.pool != "none" and "batch" in result.axes_of("x"):
         return result.with_tensors({}, {"batch": text_inputs.require_unicode(source)})
     return result
+
+
+def run_simulated(
+    encoded: encoding.Encoding, inspection: InspectionOptions, normalize: bool, simulation: str
+) -> Record:
+    """Run a model with rounding; its stages and counts are of all sites."""
+    tracer, tokens = inspection.tracer(encoded), encoded.base.labels.get("token")
+    tracer.begin(axis_labels(tokens), texts=encoding.text_spans(encoded.base))
+    from attnkit.interpret.simulation import simulate_encoding
+
+    simulated = simulate_encoding(encoded, simulation, tracer.visit)
+    result = encoding.make_result(encoded, simulated.states, normalize, tracer.visit)
+    tracer.check()
+    traced = simulated.store(tracer.record(tokens))
+    if inspection.tracing.trace:
+        names = [name for name in traced if tracer.wants(name, "--trace-only")]
+        box = patches.find_box(encoded.base)
+        callbacks.current().write_side_output(inspection.tracing.trace, traced.select(names).merge(box))
+    for sentence in simulated.sentences():
+        warnings.warn(sentence, AttnkitWarning, stacklevel=2)
+    kept = traced.select([name for name in traced if tracer.wants(name, "--keep")])
+    return simulated.store(result).merge(kept).merge(simulated.counts())
 
 
 def run_encoder(

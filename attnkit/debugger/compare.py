@@ -37,7 +37,7 @@ from attnkit.inputs.image_processor import read_processor
 from attnkit.inputs.sound_inputs import RATE, find_samples, normalizes_samples
 from attnkit.inputs.text_inputs import ModelInput, model_inputs
 from attnkit.model.config import SoundConfig
-from attnkit.model.dtypes import FLOATS
+from attnkit.model.dtypes import FLOATS, rounded
 from attnkit.model.formulas.embedding import check_ids
 from attnkit.model.graph.convolutions import sound_site
 from attnkit.model.graph.graph import Graph
@@ -46,6 +46,7 @@ from attnkit.model.passes.incremental_decoder import keeps_cache
 from attnkit.model.rounding import EPSILON
 from attnkit.records import Array, Record, join_names
 
+FEW = 4  # tensors that tell the dtype of a dump
 KEPT = 1 << 26  # bytes of arrays that are held at a time
 
 
@@ -228,7 +229,15 @@ class Implementation(Mapping[str, Array]):
         """
         dtypes = Counter(self.dump.dtype(source.name) for source in self.sources.values())
         floats = [dtype for dtype, _ in dtypes.most_common() if dtype in FLOATS]
-        return floats[0] if floats else "float64"
+        usual = floats[0] if floats else "float64"
+        return "fp8-e4m3" if usual == "float16" and self._has_eight_bits() else usual
+
+    def _has_eight_bits(self) -> bool:
+        """Whether the first tensors of float16 have numbers of fp8-e4m3 alone."""
+        names = [one.name for one in self.sources.values() if self.dump.dtype(one.name) == "float16"][:FEW]
+        arrays = [one[np.isfinite(one)] for one in (self.dump[name].astype(np.float32) for name in names)]
+        is_some = any(one.any() for one in arrays)
+        return is_some and all(np.array_equal(one, rounded(one, "fp8-e4m3")) for one in arrays)
 
     def digits(self, site: str) -> int:
         """How many significant digits of its numbers the dump has; 0 for all."""

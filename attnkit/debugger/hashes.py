@@ -97,10 +97,9 @@ class HashReport(ComparisonReport):
 
 def hash_row(pair: StagePair, style: Style) -> list[str]:
     """A row of the table; numbers that a run lacks are dashes."""
-    numbers = [*pair.norms, pair.distance]
-    digits = style.precision + 2
-    shown = ["–" if math.isnan(one) and pair.verdict != DIFFERENT else f"{one:.{digits}g}" for one in numbers]
-    return [pair.name, *shown, "" if pair.verdict == DIFFERENT else pair.verdict]
+    norms = ["–" if math.isnan(one) else f"{one:#.{style.precision + 1}g}" for one in pair.norms]
+    samples = f"{pair.distance:.1e}" if pair.verdict == DIFFERENT else "–"
+    return [pair.name, *norms, samples, "" if pair.verdict == DIFFERENT else pair.verdict]
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ LEAST = 1e-10  # the last step
 WIDE = 40  # nodes of a cone from which on only slips of all its layers are tried
 APART = 2.0  # how far apart values of a number are told apart
 NUDGES = 3  # times that inputs are moved
+MEASURED = {"float64": "float32", "fp8-e4m3": "fp8-e4m3:unbounded"}  # dtype -> that in which noise is measured
 
 
 class Cause(NamedTuple):
@@ -221,7 +222,7 @@ class Judge:
         """
         dtype = self.mine.dtype(site)
         expected = self.graph.evaluate(site, known, changes, memo=memo)
-        narrow = self.graph.evaluate(site, known, changes, precision="float32" if dtype == "float64" else dtype)
+        narrow = self.graph.evaluate(site, known, changes, precision=MEASURED.get(dtype, dtype))
         scale = largest_of_rows(self.select(site, expected))
         node = (changes or {}).get(site, self.graph.nodes[site])
         if node.kind == "activate":  # 1 + erf(x) and its like cancel where x is far below 0

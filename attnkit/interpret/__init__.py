@@ -13,6 +13,7 @@ model_sheet       the facts of a model, each with its key in config.json, and wh
 model_summary     what a checkpoint folder contains, and a model as a pipeline of tools; gguf_summary: a GGUF file
 tensor_statistics statistics of many large tensors
 cost              what a model costs; pipeline_cost, trace_cost, summary_cost: a pipeline, a trace, a summary of weights
+simulation        a model as hardware of a narrow dtype would compute it
 roofline          how fast this machine is
 stage_calls       the stages of a pipeline as they ran
 stage_nodes/      the nodes of each stage

@@ -1,5 +1,6 @@
 """Dtypes: which one an operator computes in, and the dtype of its result."""
 
+import math
 from functools import cache
 from typing import Any
 
@@ -90,16 +91,39 @@ def cast_matrices(x: Array, dtype: DType) -> Array:
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
+# the largest finite number of a narrow dtype, whose names `rounded` knows
+LARGEST = {"float16": 65504.0, "bfloat16": float(np.float32(2.0**128 - 2.0**120)),
+           "fp8-e4m3": 448.0, "fp8-e4m3:nan": 448.0, "fp8-e4m3:unbounded": math.inf}  # fmt: skip
+
+
 @quiet
 def rounded(x: Array, name: str) -> Array:
-    """Round x to the precision of a named dtype; bfloat16 values are kept in float32.
+    """Round x to a named dtype; bfloat16 and 8-bit numbers are kept in float32.
+
+    What overflows fp8-e4m3 is its largest number, 448, with the sign (the saturating mode of the OCP specification), or
+    NaN as fp8-e4m3:nan, for it has no infinity; fp8-e4m3:unbounded has the precision without the range. Ties go to the
+    even number.
 
     >>> rounded(np.array([1.005859375]), "bfloat16")
     array([1.0078125], dtype=float32)
+    >>> rounded(np.array([0.3, 500.0]), "fp8-e4m3"), rounded(np.array([500.0]), "fp8-e4m3:nan")
+    (array([3.125e-01, 4.480e+02], dtype=float32), array([nan], dtype=float32))
     """
+    if name.startswith("fp8"):
+        y = _round_to_e4m3(x.astype(np.float32))
+        if name == "fp8-e4m3:nan":
+            return np.where(np.abs(y) > LARGEST[name], np.float32(np.nan), y)
+        return np.clip(y, -LARGEST[name], LARGEST[name])
     if name != "bfloat16":
         return x.astype(name)
     single = x.astype(np.float32)
     bits = single.view(np.uint32)
     even = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000  # bfloat16 is the upper half of float32
     return np.where(np.isnan(single), single, even.view(np.float32))
+
+
+def _round_to_e4m3(x: Array) -> Array:
+    """Round float32 to 3 bits after the leading one, and to multiples of 2^-9."""
+    exponent = np.maximum(np.frexp(x)[1] - 1, -6)  # of the leading bit; 2^-6 is the least normal number
+    step = np.exp2(exponent.astype(np.float32) - 3)
+    return np.where(np.isfinite(x), np.rint(x / step) * step, x).astype(np.float32)

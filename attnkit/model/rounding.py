@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnkit.model.dtypes import Array, is_float, quiet, rounded
+from attnkit.model.dtypes import LARGEST, Array, is_float, quiet, rounded
 
 MARGIN = 8.0  # by which rounding in another order may exceed the rounding that was measured
 ULPS = 64  # of the largest number of a row: what two implementations of one node may differ by
-EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7, "fp8-e4m3": 2.0**-3}
 DEEPEST = 4096  # terms of a sum from which on its rounding is taken to grow no more
 SYSTEMATIC = 4.0  # units in the last place from which on a common factor or offset is no rounding
 MANY = 16  # numbers from which on a line through them is no chance
@@ -65,7 +65,7 @@ def noise_floor(expected: Array, narrow: Array, dtype: str, scale: Array) -> Arr
     noise = gap(expected, narrow)
     noise = np.where(np.isfinite(noise), noise, 0).max(axis=-1, initial=0)
     usual = float(np.mean(noise[scale > 0] / scale[scale > 0])) if (scale > 0).any() else 0.0
-    least = EPSILON.get(dtype, EPSILON["float32"]) * (0.5 if dtype in ("float16", "bfloat16") else 2)
+    least = EPSILON.get(dtype, EPSILON["float32"]) * (0.5 if dtype in LARGEST else 2)
     return np.asarray(MARGIN * np.maximum(noise, usual * scale) + least * scale + 1e-300)[:, None]
 
 

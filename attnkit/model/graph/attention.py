@@ -180,7 +180,7 @@ def _undo_latent_keys(scope: Scope, dy: Array, y: Array, content: Array, shared:
 
 
 def _scores(scope: Scope, q: Array, k: Array) -> Array:
-    return q @ np.swapaxes(repeat_heads(scope, k, q.shape[-3]), -1, -2)
+    return scope.functions.product(q, np.swapaxes(repeat_heads(scope, k, q.shape[-3]), -1, -2))
 
 
 def _count_scores(sizes: Sizes) -> Costs:
@@ -343,7 +343,7 @@ def _count_softmax(sizes: Sizes) -> Costs:
 
 
 def _mix(scope: Scope, weights: Array, v: Array) -> Array:
-    return weights @ repeat_heads(scope, v, weights.shape[-3])
+    return scope.functions.product(weights, repeat_heads(scope, v, weights.shape[-3]))
 
 
 def _count_mix(sizes: Sizes) -> Costs:

@@ -7,6 +7,7 @@ what each library computes in its own way: without copies in NumPy, without shap
 """
 
 from collections.abc import Callable, Collection, Mapping
+from operator import matmul
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,7 @@ class Functions(NamedTuple):
     standardize  (x (..., D), whether x is centered, eps) -> x by its deviation, for nodes as models have them; None:
                  the library has no kernel of it
     read_memory  (memory, tokens of a chunk, state, steps to keep) -> what is read, and the last state
+    product      (x, y) -> x @ y, of activations and of the parameters of experts
     sum_experts  (expert, x, gates, chosen, count) -> the sum of the chosen experts of each token
     """
 
@@ -62,6 +64,7 @@ class Functions(NamedTuple):
     read_memory: Callable[[Memory, int | None, Array | None, Collection[str]], dict[str, Array]]
     convolve: Callable[[Array, Mapping[str, Array], ConvolutionLayer], Array]
     standardize: Callable[[Array, bool, float], Array] | None = None
+    product: Callable[[Array, Array], Array] = matmul
 
     def expert_scores(self, logits: Array, score: str) -> Array:
         """What gates are of the logits of a router: see `ExpertConfig`."""

@@ -24,6 +24,15 @@ from attnkit.model.graph.nodes import NARROW, Apply, Inputs, Kind, Node, Scope, 
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 
 
+def round_site(node: Node, array: Array, form: str) -> Array:
+    """Round the array of a node; what a mask excludes stays minus infinity.
+
+    Where a dtype has no infinity, a mask is applied to sums in float32.
+    """
+    narrow = rounded(array, form)
+    return np.where(np.isneginf(array), array, narrow) if node.kind == "mask" else narrow
+
+
 class Arrays(Protocol):
     """Arrays by site."""
 
@@ -187,7 +196,7 @@ class Graph:
         result = self.kinds[node.kind].value(scope, *arrays)
         form = node.options.get("rounds", precision if precision in NARROW else "")
         if form and result.dtype.kind == "f":
-            result = rounded(result, form).astype(np.float64 if precision == "float64" else np.float32)
+            result = round_site(node, result, form).astype(np.float64 if precision == "float64" else np.float32)
         return result
 
     @quiet

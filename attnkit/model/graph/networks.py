@@ -101,20 +101,21 @@ def _feed_forward(scope: Scope, x: Array, params: Mapping[str, Array]) -> Array:
     missing, is_gated, xp = scope.option("missing", ()), "w3" in params, scope.xp
     activate = scope.functions.activations[scope.option("activation")]
     params = {name: scope.convert(xp.asarray(array)) for name, array in params.items() if name not in missing}
+    product = scope.functions.product
     if not is_gated:
-        return _project(activate(x @ params["w1"] + params.get("b1", 0.0)), params)
+        return _project(product, activate(product(x, params["w1"]) + params.get("b1", 0.0)), params)
     gate, up = (
-        x @ params[f"w{digit}"] + params.get(f"b{digit}", 0.0)
+        product(x, params[f"w{digit}"]) + params.get(f"b{digit}", 0.0)
         for digit in ("31" if scope.option("exchanged") else "13")
     )
     gate, up = CUTS[scope.option("cut", "")](gate, up)
     if limit := scope.option("limit"):
         gate, up = xp.minimum(gate, limit), xp.clip(up, -limit, limit)
-    return _project(activate(gate) * (up + scope.option("offset", 0.0)), params)
+    return _project(product, activate(gate) * (up + scope.option("offset", 0.0)), params)
 
 
-def _project(inner: Array, params: Mapping[str, Array]) -> Array:
-    result: Array = inner @ params["w2"] + params.get("b2", 0.0)
+def _project(product: Callable[[Array, Array], Array], inner: Array, params: Mapping[str, Array]) -> Array:
+    result: Array = product(inner, params["w2"]) + params.get("b2", 0.0)
     return result
 
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from attnkit.model.config import Config, SoundConfig, Step
 from attnkit.model.context import Model
-from attnkit.model.dtypes import Array, rounded
+from attnkit.model.dtypes import LARGEST, Array, rounded
 from attnkit.model.formulas.linear import linear_backward
 from attnkit.model.formulas.positions import token_positions
 from attnkit.model.graph.functions import NUMPY, Functions
 from attnkit.model.hooks import Hook, no_hook
 
-NARROW = ("float16", "bfloat16")
+NARROW = (*LARGEST,)
 
 
 class Node(NamedTuple):
