@@ -161,9 +161,9 @@ def encode(
     else:
         with name_line(source.number) if isinstance(source, Line) else contextlib.nullcontext():
             encoded = encoding.prepare_encoding(source, given, vectors)
+            note(encoded)
             if simulate is not None:
                 return label_vectors(run_simulated(encoded, inspection, vectors.normalize, simulate), source, encoded)
-            note(encoded)
             if inspection.is_empty and (pooled := pool_separately(encoded, vectors.normalize, dtype)) is not None:
                 return label_vectors(pooled, source, encoded)
             result = run_encoder(encoded, inspection, vectors.normalize, dtype)

@@ -12,6 +12,7 @@ from attnkit.interpret.simulation import Simulated, StageRounding, accumulate_pr
 from attnkit.model.dtypes import rounded
 from attnkit.records import Record
 from tests.places import DATA, REFERENCES, folder
+from tests.process import run
 from tests.registry import load_core, make_batch, place_of
 
 IDS = np.array([5, 12, 19, 26, 33, 40, 47, 54])
@@ -174,3 +175,14 @@ def test_what_is_not_simulated():
     for options in ({"dtype": "float64"}, {"layers_": ":1"}, {"weights": "stats", "keep": ("*.weights",)}):
         with pytest.raises(UsageError, match="--simulate"):
             attnkit.encode(None, model=folder("gpt2"), ids=IDS, simulate="float16", **options)
+
+
+def test_other_tools_on_a_simulation(tmp_path):
+    line = f"encode --model {STORY} 'the fox' --simulate float16"
+    with pytest.raises(UsageError, match="--simulate: rounding has no derivative"):
+        attnkit.grad(line)
+    narrow, plain = (attnkit.cost(one)["x"] for one in (line, line.removesuffix(" --simulate float16")))
+    np.testing.assert_array_equal(narrow[..., :3], plain[..., :3])  # parameters and FLOPs
+    np.testing.assert_array_equal(2 * narrow[..., 4], plain[..., 4])  # bytes that are written
+    assert run("run", line, "--trace", str(tmp_path / "t.npz"), "-o", str(tmp_path / "x.npz")).code == 0
+    assert attnkit.formats.load(str(tmp_path / "t.npz"))["decoder.0.ffn.hidden"].dtype == np.float16

@@ -8,6 +8,7 @@ import numpy as np
 
 from attnkit import model
 from attnkit.checkpoints.sentence_modules import LAYER_NORM_EPS, Dense, LayerNorm, Normalize, Pooling
+from attnkit.errors import UsageError
 from attnkit.inputs import encoding
 from attnkit.inputs.encoding import Encoding
 from attnkit.inputs.layers import LayerOperands
@@ -137,6 +138,8 @@ def encode_nodes(call: StageCall, forward: Hook = no_hook) -> StageGraph:
     if (call.values["patch"] and forward is no_hook) or call.values["ablate"]:
         raise call.error("no gradient with --patch or --ablate")
     encoded: Encoding = call.prepared
+    if call.values["simulate"] is not None:
+        raise UsageError("rounding has no derivative", "--simulate")
     core, inputs = encoded.core, encoded.inputs
     if "mask" in encoded.base and is_float(encoded.base["mask"].dtype):
         raise call.error("no gradient of a mask of floats; one of booleans has none")
