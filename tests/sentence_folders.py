@@ -146,6 +146,16 @@ def write_sentences(name: str, folder: Path, dtype: type = np.float32) -> Path:
     else:
         write_model(base[1], folder, dtype, base[0])
         write_tokenizer(folder, ends)
+    write_modules(folder, first, modules, dtype)
+    if prompts:
+        write_json(folder / "config_sentence_transformers.json", dict(prompts))
+    if card:
+        (folder / "README.md").write_text(card)
+    return folder
+
+
+def write_modules(folder: Path, first: str, modules: Any, dtype: type) -> None:
+    """Write modules.json, and the folder of each module after the first."""
     entries = [{"idx": 0, "name": "0", "path": "", "type": first}]
     for number, (kind, config, shapes) in enumerate(modules, start=1):
         place = f"{number}_{kind.rpartition('.')[2]}"
@@ -156,11 +166,6 @@ def write_sentences(name: str, folder: Path, dtype: type = np.float32) -> Path:
             tensors = {key: draw_tensor(f"{place}/{key}", shape, 1).astype(dtype) for key, shape in shapes.items()}
             safetensors.numpy.save_file(tensors, folder / place / "model.safetensors")
     write_json(folder / "modules.json", entries)
-    if prompts:
-        write_json(folder / "config_sentence_transformers.json", dict(prompts))
-    if card:
-        (folder / "README.md").write_text(card)
-    return folder
 
 
 MODEL2VEC = {  # name -> its config.json, and whether its table is quantized, mapped and weighted
@@ -185,4 +190,99 @@ def write_model2vec(name: str, folder: Path) -> Path:
     entries = [{"idx": 0, "name": "0", "path": ".", "type": "sentence_transformers.models.StaticEmbedding"}]
     normalize = {"idx": 1, "name": "1", "path": "1_Normalize", "type": "sentence_transformers.models.Normalize"}
     write_json(folder / "modules.json", [*entries, *[normalize] * config["normalize"]])
+    return folder
+
+
+MARKED = {"[Q] ": VOCAB - 2, "[D] ": VOCAB - 1}  # tokens that end with a space, in place of the last words
+LATE = {  # name -> base, its modules, and files with their content
+    "pylate": (
+        ("embedders", "nomic_bert"),
+        (("pylate.models.Dense.Dense", *dense(24, 8, False, activation_function=IDENTITY)[1:]),),
+        {
+            "config_sentence_transformers.json": {
+                "model_type": "ColBERT", "query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 12,
+                "document_length": 14, "do_query_expansion": True, "attend_to_expansion_tokens": False,
+                "skiplist_words": ["a", "the", "."], "prompts": {}, "similarity_fn_name": "MaxSim",
+            },
+        },
+    ),
+    "pylate-residual": (  # two layers, the second with a residual; fills that are attended to
+        ("embedders", "eurobert"),
+        (("pylate.models.Dense.Dense", *dense(24, 8, False, activation_function=IDENTITY)[1:]),
+         ("pylate.models.Dense.Dense", *dense(8, 6, False, activation_function=IDENTITY, use_residual=True)[1:])),
+        {
+            "config_sentence_transformers.json": {
+                "model_type": "ColBERT", "query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 16,
+                "document_length": 20, "attend_to_expansion_tokens": True, "skiplist_words": [], "prompts": {},
+            },
+        },
+    ),
+    "pylate-plain": (  # queries that are not filled up
+        ("embedders", "gte"),
+        (("pylate.models.Dense.Dense", *dense(24, 8, False, activation_function=IDENTITY)[1:]),),
+        {
+            "config_sentence_transformers.json": {
+                "model_type": "ColBERT", "query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 12,
+                "document_length": 14, "do_query_expansion": False, "skiplist_words": ["b"], "prompts": {},
+            },
+        },
+    ),
+    "native": (  # MultiVectorEncoder of sentence-transformers
+        ("embedders", "jina_embeddings_v3"),
+        (dense(24, 8, False, activation_function=IDENTITY, module_input_name="token_embeddings"),
+         ("sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
+          {"skiplist_words": ["the", "on"], "skiplist_tasks": ["document"], "keep_only_token_ids": None}, {}),
+         (NEWER_NORMALIZE, {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}, {})),
+        {
+            "config_sentence_transformers.json": {
+                "model_type": "MultiVectorEncoder", "prompts": {"query": "[Q] ", "document": "[D] "},
+                "default_prompt_name": None, "similarity_fn_name": "maxsim",
+            },
+            "sentence_bert_config.json": {
+                "document_length": 14,
+                "query_expansion": {"strategy": "min", "attend": False, "length": 9, "token": None},
+            },
+        },
+    ),
+}  # fmt: skip
+
+
+def marked_tokenizer(normalized: bool = False) -> dict[str, Any]:
+    """The tokenizer with [Q] and [D] as added tokens in place of the last words."""
+    document = tokenizer_json()
+    document["model"]["vocab"] = {word: id for word, id in document["model"]["vocab"].items() if id < VOCAB - 2}
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": normalized, "special": False}
+    document["added_tokens"] += [{"id": id, "content": word, **plain} for word, id in MARKED.items()]
+    return document
+
+
+def write_late(name: str, folder: Path, dtype: type = np.float32) -> Path:
+    """Write the folder of a model of late interaction."""
+    base, modules, files = LATE[name]
+    folder.mkdir(exist_ok=True)
+    write_model(base[1], folder, dtype, base[0])
+    write_tokenizer(folder)
+    write_json(folder / "tokenizer.json", marked_tokenizer())
+    first = "sentence_transformers.models.Transformer"
+    first = "sentence_transformers.base.modules.transformer.Transformer" if name == "native" else first
+    write_modules(folder, first, modules, dtype)
+    for path, content in files.items():
+        write_json(folder / path, content)
+    return folder
+
+
+def write_stanford(folder: Path, dtype: type = np.float32) -> Path:
+    """Write a folder of ColBERT's own code: a BERT with a `linear.weight` beside it, and artifact.metadata."""
+    folder.mkdir(exist_ok=True)
+    for path in (MODELS / "bert-sentences").iterdir():
+        if path.is_file() and path.name not in ("modules.json", "config_sentence_transformers.json"):
+            (folder / path.name).write_bytes(path.read_bytes())
+    config = json.loads((folder / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
+    write_json(folder / "config.json", config)
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    tensors = {f"bert.{key.removeprefix('bert.')}": one.astype(dtype) for key, one in tensors.items()}
+    tensors["linear.weight"] = draw_tensor("linear.weight", (8, config["hidden_size"]), 1).astype(dtype)
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    settings = {"query_token_id": "book", "doc_token_id": "cat", "query_maxlen": 10, "doc_maxlen": 13}
+    write_json(folder / "artifact.metadata", settings | {"attend_to_mask_tokens": False, "mask_punctuation": True})
     return folder

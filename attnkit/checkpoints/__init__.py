@@ -12,6 +12,7 @@ bert.py gpt2.py …   one file for each `model_type`: its choices, and its tenso
 label_heads.py      the heads of text encoders that give labels: of a text, of tokens, answers
 sentence_modules.py the files of sentence-transformers: pooling, dense layers, prompts
 static_embedding.py a table of vectors of tokens without layers, of sentence-transformers and model2vec
+late_interaction.py the settings of models with a vector for each token, as ColBERT
 matryoshka.py       whether a folder says that the beginnings of its vectors are vectors
 marian_native.py    model.npz, the file that Marian itself writes
 gguf.py             a GGUF file of llama.cpp as a configuration and tensors under their published names

@@ -8,6 +8,15 @@ from typing import ClassVar
 
 from attnkit.checkpoints.checkpoint import CONFIG, as_float
 from attnkit.checkpoints.config_reader import ConfigReader, read_json, read_json_object
+from attnkit.checkpoints.late_interaction import (
+    METADATA,
+    PYLATE_TYPE,
+    STANFORD,
+    LateInteraction,
+    read_native,
+    read_pylate,
+    read_stanford,
+)
 from attnkit.checkpoints.static_embedding import MODEL2VEC, STATIC
 from attnkit.checkpoints.weights import Weights, open_weights
 from attnkit.errors import AttnkitWarning, DataError
@@ -24,9 +33,10 @@ SETTINGS = tuple(  # the first of these; older folders have one with the name of
     f"sentence_{family}_config.json"
     for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
+MASK = "MultiVectorMask"
 PYLATE, OF_TOKENS = "pylate.models.Dense.Dense", "Dense of tokens"  # which reads the vectors of tokens, as PyLate's
 FIRST = ("Transformer", STATIC)  # kinds of the first module
-NAMED = (*FIRST, "Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")  # a dropout does nothing here
+NAMED = (*FIRST, "Pooling", "Dense", "LayerNorm", "Normalize", MASK, "Dropout")  # a dropout does nothing here
 KINDS = (*NAMED, OF_TOKENS)  # of modules
 TOKENS, WHOLE = "token_embeddings", "sentence_embedding"  # what a module reads: the vectors of tokens, or of the text
 POOLS = {  # the names of sentence-transformers -> those of --pool; vectors of several are joined in this order
@@ -149,6 +159,7 @@ class SentenceModules:
     is_lower        whether texts are written in lower case first
     prompts         what comes before a text, by name; `prompt` is the name of the one by default, "" for none
     dim             how many numbers of a vector are kept; 0: all
+    late            of a model that has a vector for each token; None: a text has one
     """
 
     modules: Mapping[int, Module] = field(default_factory=dict)
@@ -159,16 +170,18 @@ class SentenceModules:
     prompt: str = ""
     dim: int = 0
     files: tuple[str, ...] = ()
+    late: LateInteraction | None = None
 
     @property
     def is_pooled(self) -> bool:
-        """Whether the folder says how a text becomes one vector."""
-        return any(isinstance(module, Pooling) for module in self.modules.values())
+        """Whether the folder says how a text becomes one vector, or one for each token."""
+        return self.late is not None or any(isinstance(module, Pooling) for module in self.modules.values())
 
     @property
     def summary(self) -> list[str]:
         """What each module does, in their order; [] without a list of modules."""
-        return [self.first, *(module.summary for module in self.modules.values())] if self.first else []
+        late = [self.late.summary] if self.late else []
+        return [self.first, *late, *(module.summary for module in self.modules.values())] if self.first else []
 
     def named_prompt(self, name: str | None, task: str | None) -> str:
         """The text of a prompt: of a name, of a task, or the one by default.
@@ -199,19 +212,23 @@ def load_sentence_modules(folder: str | TokenizerFolder, name: str = "") -> Sent
         return SentenceModules({1: Pooling((pool,), True)}, files=(folder.path,)) if pool else SentenceModules()
     path = os.path.join(folder, MODULES)
     if not exists(path):
-        return read_model2vec(folder)
+        return read_other_folder(folder)
     files: list[str] = [path]
     modules: dict[int, Module] = {}
     (first, _), *rest = read_module_list(path)
     if first == STATIC:
         modules[0] = STATIC_MEAN
-    for number, (kind, part) in enumerate(rest, start=1):
-        if module := read_module(kind, os.path.join(folder, part), files):
-            modules[number] = module
-    check_order(modules, path)
     settings_file = next((name for name in SETTINGS if exists(os.path.join(folder, name))), SETTINGS[0])
     settings = read_optional(folder, settings_file, files)
     prompts = read_optional(folder, PROMPTS, files)
+    masks = [part for kind, part in rest if kind == MASK]
+    late = read_late(folder, masks, settings, prompts, files)
+    for number, (kind, part) in enumerate(rest, start=1):
+        if module := read_module(kind, os.path.join(folder, part), files, TOKENS if late else WHOLE):
+            modules[number] = module
+    if late and not masks and not any(isinstance(module, Normalize) for module in modules.values()):
+        modules[len(rest) + 1] = Normalize(on_tokens=True)  # which PyLate does not list
+    check_order(modules, path)
     return SentenceModules(
         modules,
         first,
@@ -220,32 +237,64 @@ def load_sentence_modules(folder: str | TokenizerFolder, name: str = "") -> Sent
         *read_prompt_texts(prompts),
         prompts.get_int("truncate_dim", 0, least=0),
         tuple(files),
+        late,
     )
 
 
-def read_model2vec(folder: str) -> SentenceModules:
+def read_late(
+    folder: str, masks: list[str], settings: ConfigReader, prompts: ConfigReader, files: list[str]
+) -> LateInteraction | None:
+    """What the files of a model of late interaction state; None of another model.
+
+    masks  the folders of its modules that say which tokens count
+    """
+    if masks:
+        return read_native(settings, read_optional(os.path.join(folder, masks[0]), CONFIG, files), prompts)
+    kind = prompts.values.get("model_type")
+    return read_pylate(prompts) if kind == PYLATE_TYPE or prompts.has("query_prefix") else None
+
+
+def read_other_folder(folder: str) -> SentenceModules:
+    """The modules of a folder without modules.json: of ColBERT, or model2vec."""
+    path = os.path.join(folder, CONFIG)
+    raw = ConfigReader(read_json_object(path) if exists(path) else {}, path)
+    if not raw.has_architecture(STANFORD):
+        return read_model2vec(raw)
+    files, weights = [path], open_weights(folder)
+    late = read_stanford(read_optional(folder, METADATA, files))
+    name = "linear.weight"
+    shape = weights.entries[name][1] if name in weights.entries else ()
+    if len(shape) != 2:
+        raise weights.error(name, f"has shape {shape} (expected (E, D), of vectors of tokens)")
+    dense = Dense(as_float(weights.tensor(name)).T, None, "identity", on_tokens=True)
+    modules: dict[int, Module] = {1: dense, 2: Normalize(on_tokens=True)}
+    return SentenceModules(modules, "Transformer", files=tuple(files), late=late)
+
+
+def read_model2vec(raw: ConfigReader) -> SentenceModules:
     """The modules of a folder of model2vec that has no modules.json.
 
     Its config.json states whether the mean is scaled to length 1. Another folder has none.
     """
-    path = os.path.join(folder, CONFIG)
-    if not exists(path) or (raw := ConfigReader(read_json_object(path), path)).values.get("model_type") != MODEL2VEC:
+    if raw.values.get("model_type") != MODEL2VEC:
         return SentenceModules()
     modules: dict[int, Module] = {0: STATIC_MEAN}
     modules |= {1: Normalize()} if raw.get_bool("normalize", False) else {}
-    return SentenceModules(modules, STATIC, files=(path,))
+    return SentenceModules(modules, STATIC, files=(raw.name,))
 
 
 STATIC_MEAN = Pooling(("mean",), with_prompt=True)
 
 
-def read_module(kind: str, folder: str, files: list[str]) -> Module | None:
+def read_module(kind: str, folder: str, files: list[str], place: str = WHOLE) -> Module | None:
     """Read a module of a kind, None if it does nothing.
 
     The files that it is read from join `files`.
+
+    place  what a Dense reads that does not say
     """
     config = os.path.join(folder, CONFIG)
-    if kind in ("Dropout", *FIRST):
+    if kind in ("Dropout", MASK, *FIRST):
         return None
     if kind == "Normalize" and not exists(config):  # its folder may be absent
         return Normalize()
@@ -254,12 +303,12 @@ def read_module(kind: str, folder: str, files: list[str]) -> Module | None:
     if kind == "Pooling":
         return read_pooling(raw)
     if kind == "Normalize":
-        return Normalize(read_place(raw) == TOKENS)
+        return Normalize(read_place(raw, WHOLE) == TOKENS)
     weights = open_weights(folder)
     files += weights.files
     if kind == "LayerNorm":
         return read_layer_norm(raw, weights)
-    return read_dense(raw, weights) if kind == "Dense" else read_dense(raw, weights, IDENTITY, TOKENS)
+    return read_dense(raw, weights, *(TANH, place) if kind == "Dense" else (IDENTITY, TOKENS))
 
 
 def check_order(modules: Mapping[int, Module], path: str) -> None:
@@ -342,9 +391,9 @@ def read_pooling(raw: ConfigReader) -> Pooling:
 TANH, IDENTITY = "torch.nn.modules.activation.Tanh", "torch.nn.modules.linear.Identity"
 
 
-def read_place(raw: ConfigReader) -> str:
+def read_place(raw: ConfigReader, usual: str) -> str:
     """What a module reads and replaces: the vectors of tokens, or of the text."""
-    place = raw.get_str("module_input_name", WHOLE)
+    place = raw.get_str("module_input_name", usual)
     if place not in (TOKENS, WHOLE) or raw.get_str("module_output_name", place) != place:
         output = raw.get_str("module_output_name", place)
         named = f"module_input_name {place[:40]!r}, module_output_name {output[:40]!r}"
@@ -352,11 +401,11 @@ def read_place(raw: ConfigReader) -> str:
     return place
 
 
-def read_dense(raw: ConfigReader, weights: Weights, usual: str = TANH, place: str = "") -> Dense:
+def read_dense(raw: ConfigReader, weights: Weights, usual: str, place: str) -> Dense:
     """Read a Dense layer. DataError for sizes that differ.
 
-    usual  the activation by default; one that is not a class of torch is replaced by Tanh, with a warning
-    place  what it reads; "": as its configuration says
+    usual, place  the activation and what it reads where its configuration does not say; an activation that is not a
+                  class of torch is replaced by Tanh, with a warning
     """
     function = raw.get_str("activation_function", usual)
     if not function.startswith("torch."):
@@ -372,7 +421,7 @@ def read_dense(raw: ConfigReader, weights: Weights, usual: str = TANH, place: st
         read_module_tensor(weights, "linear.weight", (rows, columns)).T,
         read_module_tensor(weights, "linear.bias", (rows,)) if raw.get_bool("bias", True) else None,
         TORCH[name],
-        (place or read_place(raw)) == TOKENS,
+        read_place(raw, place) == TOKENS,
         has_residual,
         read_module_tensor(weights, "residual.weight", (rows, columns)).T if has_residual and rows != columns else None,
     )

@@ -21,6 +21,7 @@ HARMLESS = {  # reason -> patterns of names, without the prefix of the family
     "read by no computation of T5": (
         r"EncDecAttention\.relative_attention_bias\.weight$", r"^dec\.blk\.[0-9]+\.cross_attn_rel_b\.weight$",
     ),
+    "of the vectors of tokens, which `encode` makes": (r"^linear\.weight$",),
     "of masked inputs in training": (r"(^|\.)mask_token$", r"^masked_spec_embed$"),
     "beside the tables of both stacks, which are read": (r"^shared\.weight$",),
     "of words before the dropout of training": (r"^encoder_dp\.emb\.weight$",),

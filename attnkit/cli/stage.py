@@ -87,7 +87,7 @@ class Stage:
     def __post_init__(self) -> None:
         self.compute = self.tool.call
         self.files = OperandFiles(self.tool.flags, self.parameters)
-        is_table = self.tool.shows_table or self.parameters.get("explain") is not None
+        is_table = self.tool.shows_table or self.parameters.get("explain") not in (None, False)
         self.format = OutputFormat(self.common, is_table)
 
     @functools.cached_property

@@ -15,9 +15,9 @@ from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage, running
 from attnkit.cli.tool import TEXT, PythonForm
 from attnkit.errors import AttnkitWarning, UsageError
-from attnkit.inputs import encoding, intermediates, layers, patches, source_states, text_inputs
+from attnkit.inputs import encoding, intermediates, late_interaction, layers, patches, source_states, text_inputs
 from attnkit.inputs.encoding import POOLS, EncodingInputs, VectorOptions
-from attnkit.inputs.packed_texts import Line, encode_lines, name_line, pool_separately, read_lines
+from attnkit.inputs.packed_texts import Line, encode_alone, encode_lines, name_line, pool_separately, read_lines
 from attnkit.interpret.edits import make_edits
 from attnkit.interpret.tracer import Tracer, axis_labels, head_counts
 from attnkit.records import Record
@@ -156,6 +156,9 @@ def encode(
     given = given._replace(model_=given.model_.reading(given.image is not None))
     note = callbacks.current().on_operands
     note_modules(given.model_, vectors)
+    is_late = encoding.is_late(given.model_, vectors)
+    if is_late and not isinstance(source, Line | Record | str) and source and (len(source) > 1 or given.batch):
+        return encode_late_batch(source, given, vectors, inspection, dtype)
     if isinstance(source, Line) and source.result is not None and note is callbacks.ignore:
         result = source.result
     else:
@@ -167,9 +170,28 @@ def encode(
             if inspection.is_empty and (pooled := pool_separately(encoded, vectors.normalize, dtype)) is not None:
                 return label_vectors(pooled, source, encoded)
             result = run_encoder(encoded, inspection, vectors.normalize, dtype)
+    if is_late and source is not None and not isinstance(source, Record):
+        return result.with_tensors({}, {"batch": text_inputs.require_unicode(source)})
     if isinstance(source, Line):
         return result if "token" in result.axes_of("x") else result.with_tensors({}, {"batch": [*source]})
     return label_vectors(result, source, encoded)
+
+
+def encode_late_batch(
+    texts: Sequence[str],
+    given: EncodingInputs,
+    vectors: VectorOptions,
+    inspection: InspectionOptions,
+    dtype: str | None,
+) -> Record:
+    """The vectors of the tokens of several texts, padded, with their mask.
+
+    -> x (B, R, E)
+    """
+    if not inspection.is_empty:
+        raise UsageError("--keep, --trace, --patch and --ablate read one text of a late-interaction model; use --lines")
+    found = encode_alone(text_inputs.require_unicode(texts), given, vectors, dtype)
+    return late_interaction.pad_token_vectors(found).with_tensors({}, {"batch": text_inputs.require_unicode(texts)})
 
 
 def note_modules(checkpoint: "Checkpoint", vectors: VectorOptions) -> None:

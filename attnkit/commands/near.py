@@ -13,19 +13,50 @@ from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage
 from attnkit.display.cells import Cells
-from attnkit.errors import AttnkitWarning, DataError
+from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.formats.streams import name_errors
 from attnkit.inputs.padding import find_real_tokens
-from attnkit.inputs.vector_index import stack_vectors
+from attnkit.inputs.vector_index import flatten_texts, stack_vectors
+from attnkit.model.formulas.late_interaction import LATE_METRICS, find_nearest_texts, token_similarities
 from attnkit.model.formulas.nearest import METRICS, check_queries, find_nearest
 from attnkit.records import Array, Labels, Record, Tensor, join_names, row_labels, shared_labels
+from attnkit.tokenizers import PADDING
 
-FORMULAS = {"cosine": "q · r / (|q| |r|)", "dot": "q · r", "euclidean": "|q − r|"}
-SCORES = {"cosine": "cosine", "dot": "dot", "euclidean": "distance"}
+LONGEST = 60  # characters of the name of a text above its tokens
+FORMULAS = {
+    "cosine": "q · r / (|q| |r|)",
+    "dot": "q · r",
+    "euclidean": "|q − r|",
+    "maxsim": "Σ over tokens q of the largest q · r",
+    "meanmaxsim": "mean over tokens q of the largest q · r",
+}
+SCORES = {"cosine": "cosine", "dot": "dot", "euclidean": "distance", "maxsim": "maxsim", "meanmaxsim": "meanmaxsim"}
 
 
 def view_nearest(record: Record, stage: Stage, style: display.Style) -> display.ResultView:
-    return display.ResultView(list_tables(record, stage, style), lambda: list_rows(record, stage))
+    blocks: list[display.Block] = [*list_tables(record, stage, style)]
+    if stage.parameters["explain"]:
+        blocks += explain_tokens(record, style)
+    return display.ResultView(blocks, lambda: list_rows(record, stage))
+
+
+def explain_tokens(record: Record, style: display.Style) -> list[display.Block]:
+    """A table and a heat map of each text: which token found which."""
+    blocks: list[display.Block] = []
+    asked = shared_labels(record.labels.get("asked"))
+    texts = record.labels.get("rows")
+    for rank, (products, is_real) in enumerate(zip(record["products"], record["products_mask"], strict=True)):
+        words = row_labels(record.labels.get("found"), rank)[: int(is_real.sum())]
+        part = products[:, is_real]
+        best = part.argmax(axis=1)
+        cells = [[word, words[at], f"{part[row, at]:.{style.precision}f}"] for row, (word, at) in
+                 enumerate(zip(asked, best, strict=True))]  # fmt: skip
+        name = row_labels(texts, 0)[rank] if texts else f"text {record['rows'][rank]}"
+        title = f"{rank + 1}: {name if len(name) <= LONGEST else name[: LONGEST - 1] + '…'}"
+        blocks.append(display.TextTable(["token", "found", "product"], cells, (2,), title))
+        view = display.TensorView(title, part, ("asked", "found"), (asked, words), style, "q · r")
+        blocks.append(display.Map(view))
+    return blocks
 
 
 def list_tables(record: Record, stage: Stage, style: display.Style) -> list[display.TextTable]:
@@ -86,9 +117,14 @@ def near(
     metric: Annotated[
         str,
         options.choice(
-            METRICS, "measure of nearness: a large cosine, a large dot product, or a small Euclidean distance"
+            (*METRICS, *LATE_METRICS),
+            "measure of nearness: a large cosine, a large dot product, a small Euclidean distance; or, of texts with a "
+            "vector for each token, the sum (maxsim) or mean (meanmaxsim) of the largest products of each token",
         ),
     ] = "cosine",
+    explain: Annotated[
+        bool, typer.Option(help="show for each text that was found which of its tokens each token of the query found")
+    ] = False,
 ) -> Record:
     """Find the nearest of many vectors to each vector of x: sentences or words.
 
@@ -106,6 +142,9 @@ def near(
     a temporary file. The folder of a model is an index of its words: the rows of its embedding table, as `embed
     --model` gives them, labelled with the tokens.
 
+    With --metric maxsim a query and a row are texts, each with as many vectors as it has tokens: those of `encode
+    --model DIR --task query` and `--task document` by a model of late interaction (ColBERT). Padding takes no part.
+
     \b
     Examples:
       attnkit encode --model DIR --batch --pool mean < sentences.txt -o index.npz
@@ -113,8 +152,12 @@ def near(
       attnkit embed --model DIR " cat" | attnkit near --index DIR
       attnkit embed "The cat sat" --dim 8 | attnkit near --index :table --top 2
     """
-    rows = stack_vectors([index], "--index")
+    rows = stack_vectors([index if "text_lengths" in index else flatten_texts(index, "", "--index")], "--index")
     queries = read_queries(record, rows["x"])
+    if metric in LATE_METRICS:
+        return find_texts_by_tokens(record, rows, queries, top, metric, explain)
+    if explain:
+        raise UsageError("needs --metric maxsim or meanmaxsim", "--explain")
     real = find_queries(record)
     queries = queries[real]
     top = min(top, len(rows["x"]))
@@ -135,6 +178,73 @@ def near(
     }
     others = {axis: names for axis, names in record.labels.items() if axis not in ("rows", "query")}
     return replace(record, labels=others).with_tensors(tensors, labels)
+
+
+def find_texts_by_tokens(record: Record, rows: Record, vectors: Array, top: int, metric: str, explain: bool) -> Record:
+    """The nearest texts to the texts of a record, by the vectors of their tokens.
+
+    vectors (N, D), of all tokens of the record
+    """
+    lengths, texts = rows["text_lengths"], shared_labels(rows.labels.get("text"))
+    queries = split_queries(record, vectors)
+    is_one = record["x"].ndim < 3
+    if explain and not is_one:
+        raise UsageError(f"takes one query, and there are {len(queries)}", "--explain")
+    with name_errors("--index"):
+        nearest = find_nearest_texts(rows["x"], lengths, queries, min(top, len(lengths)), metric, formats.release_pages)
+    lead = () if is_one else ("batch",)
+    shape = (*(len(queries) for _ in lead), nearest.scores.shape[1])
+    labels: dict[str, Labels] = {}
+    if texts:
+        names = [[str(texts[at]) for at in row] for row in nearest.indices]
+        labels["rows"] = names[0] if is_one else names
+    tensors = {
+        "x": Tensor(nearest.scores.reshape(shape), (*lead, "rank"), formula=FORMULAS[metric]),
+        "rows": Tensor(nearest.indices.reshape(shape), (*lead, "rank")),
+    }
+    kept = {axis: names for axis, names in record.labels.items() if axis == "batch" and not is_one}
+    found = Record({}).with_tensors(tensors, labels | kept)
+    found = replace(found, history=record.history)
+    return found.with_tensors(*explain_found(record, rows, queries[0], nearest.indices[0])) if explain else found
+
+
+def split_queries(record: Record, vectors: Array) -> list[Array]:
+    """The vectors of each text that is a query, without padding: (R, D)."""
+    x = record["x"]
+    if x.ndim < 3:
+        real = find_real_tokens(record, x.shape[:1]) if x.ndim == 2 else None
+        return [vectors if real is None else vectors[real]]
+    if x.ndim > 3:
+        raise DataError(f"x {x.shape}: expected the vectors of texts (B, T, D)")
+    real = find_real_tokens(record, x.shape[:-1])
+    return [row if real is None else row[real[at]] for at, row in enumerate(x)]
+
+
+def explain_found(
+    record: Record, rows: Record, query: Array, found: Array
+) -> tuple[dict[str, Tensor], dict[str, Labels]]:
+    """The products of the tokens of a query and of the found texts, with labels.
+
+    products (rank, asked, found), of which products_mask (rank, found) tells the real ones
+    """
+    lengths, words = rows["text_lengths"], shared_labels(rows.labels.get("row"))
+    ends = np.cumsum(lengths)
+    each = [np.arange(ends[at] - lengths[at], ends[at]) for at in found]
+    longest = max(map(len, each))
+    products = np.zeros((len(found), len(query), longest))
+    real = np.arange(longest) < np.array([[len(one)] for one in each])
+    names = []
+    for rank, places in enumerate(each):
+        products[rank, :, : len(places)] = token_similarities(query, rows["x"][places])
+        own = [words[at] if words else str(at - places[0]) for at in places]
+        names.append([*own, *[PADDING[0]] * (longest - len(own))])
+    asked = shared_labels(record.labels_of("x", 0)) if record["x"].ndim == 2 else []
+    asked = asked if len(asked) == len(query) else [str(at) for at in range(len(query))]
+    tensors = {
+        "products": Tensor(products, ("rank", "asked", "found"), formula="q · r"),
+        "products_mask": Tensor(real, ("rank", "found")),
+    }
+    return tensors, {"asked": asked, "found": names}
 
 
 def read_queries(record: Record, vectors: Array) -> Array:

@@ -1,7 +1,7 @@
 """What tools and models compute from, as arrays: records, texts, images, layers.
 
 text_inputs       texts and ids to padded inputs of a model; text_columns: lines of two columns
-packed_texts      texts that are encoded together
+packed_texts      texts that are encoded together; late_interaction: texts with a vector for each token
 image_processor   images; patches: the tokens of an image; sound_inputs: samples and spectrograms
 picture_prompts   pictures in a prompt: tiles, the tokens in their place, and what these are
 detokenizer       ids to token strings and text

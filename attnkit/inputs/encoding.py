@@ -18,7 +18,7 @@ from attnkit.checkpoints.sentence_modules import (
     load_sentence_modules,
 )
 from attnkit.errors import DataError, UsageError, counted, with_article
-from attnkit.inputs import layers, padding, patches, text_inputs
+from attnkit.inputs import late_interaction, layers, padding, patches, text_inputs
 from attnkit.model.formulas.pooling import find_marked_tokens
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.records import Array, Record, Tensor
@@ -161,6 +161,11 @@ def prepare_encoding(source: Any, given: EncodingInputs, vectors: VectorOptions,
         raise UsageError("folder: the model has no modules.json with a Pooling", "--pool")
     pool = vectors.pool or ("folder" if modules.is_pooled and is_whole else "none")
     opening, tokenizer, length = find_prompt(vectors, modules, pool), given.tokenizer, 0
+    if modules.late and pool == "folder":
+        check_late(source, vectors, given)
+        text = opening + (source if isinstance(source, str) else "".join(source))
+        inputs, base = late_interaction.read_marked_text(given.model_, modules, vectors.task or "", text, tokenizer)
+        return Encoding(core, stack, steps, is_whole, inputs, base, pool, modules)
     dim = find_dim(given.model_, vectors, modules, pool)
     if given.source_language and (isinstance(source, Record) or given.ids is not None):
         raise UsageError("needs TEXT: the tokens of a record are made already", "--source-language")
@@ -192,7 +197,8 @@ def make_context(encoded: Encoding, **fields: Any) -> model.Context:
 
     Where all texts are padded to one length, padding has positions too.
     """
-    positions = {"positions": None} if encoded.core.config.text_length else {}
+    is_late = encoded.modules.late is not None and "counts" in encoded.base
+    positions = {"positions": None} if encoded.core.config.text_length or is_late else {}
     return layers.context_from(encoded.base, **positions, **fields)
 
 
@@ -209,6 +215,22 @@ def sentence_modules(checkpoint: "Checkpoint") -> SentenceModules:
     if modules.is_pooled:
         check_widths(modules.modules, checkpoint.config.width, modules.files[0])
     return modules
+
+
+def is_late(checkpoint: "Checkpoint", vectors: VectorOptions) -> bool:
+    """Whether a vector is made of each token, by a late-interaction model."""
+    asked = vectors.pool in (None, "folder") and not vectors.layers_
+    return asked and sentence_modules(checkpoint).late is not None
+
+
+def check_late(source: Any, vectors: VectorOptions, given: EncodingInputs) -> None:
+    """Raise UsageError for what a model of late interaction does not read."""
+    if vectors.task is None:
+        raise UsageError("needs query or document, which a model of late interaction tells apart", "--task")
+    if vectors.dim is not None:
+        raise UsageError("the model has a vector for each token, and none of the text", "--dim")
+    if isinstance(source, Record) or source is None or given.ids is not None or given.pair:
+        raise UsageError("a model of late interaction takes TEXT, which it marks and fills up; --pool none takes ids")
 
 
 def find_prompt(vectors: VectorOptions, modules: SentenceModules, pool: str) -> str:
@@ -453,8 +475,20 @@ def make_states(config: model.Config, base: Record, x: Array, stack: str, is_who
     return record
 
 
+def apply_token_modules(encoded: Encoding, x: Array, hook: Hook) -> tuple[Array, str]:
+    """The vectors of the tokens that count, and their formula: (T, D) -> (R, E)."""
+    formulas = []
+    for number, module in encoded.modules.modules.items():
+        if not isinstance(module, Pooling):
+            x = apply_hook(hook, module_site(number, module), module.apply(x))
+            formulas.append(MODULE_FORMULAS[type(module)])
+    return x[encoded.base["counts"]], f"of each token, {', '.join(formulas)}"
+
+
 def make_pooled(encoded: Encoding, x: Array, normalize: bool, hook: Hook) -> Record:
     """Pool hidden states (B, T, D) to a vector for each text, (B, D)."""
+    if encoded.modules.late and encoded.pool == "folder":
+        return late_interaction.make_token_vectors(encoded.base, *pool_texts(encoded, x, normalize, hook))
     return pooled_record(encoded.base, *pool_texts(encoded, x, normalize, hook))
 
 
@@ -471,6 +505,8 @@ def pool_texts(encoded: Encoding, x: Array, normalize: bool, hook: Hook = no_hoo
     (..., T, D) -> (..., D)
     """
     base = encoded.base
+    if encoded.pool == "folder" and encoded.modules.late:
+        return apply_token_modules(encoded, x, hook)
     states, real, order = pooled_tokens(base, x)
     if encoded.pool == "folder":
         real = until_end(encoded.core.config, base, real, order)

@@ -117,6 +117,23 @@ def compute_together(lines: Sequence[Line], given: EncodingInputs, vectors: Vect
     run_parallel(work, split_packs([one for _, one in packable]))
 
 
+def encode_alone(
+    texts: Sequence[str], given: EncodingInputs, vectors: VectorOptions, dtype: str | None
+) -> list[Record]:
+    """The result of each text as if it were encoded alone."""
+    lines = [Line.of(text, number) for number, text in enumerate(texts, start=1)]
+    compute_together(lines, given, vectors, dtype)
+    found = []
+    for line in lines:
+        if line.result is None:
+            with name_line(line.number):
+                one = encoding.prepare_encoding(line, given, vectors)
+                x = model.run(one.core, one.steps, one.inputs, encoding.make_context(one, dtype=dtype))
+                line.result = encoding.make_result(one, x, vectors.normalize)
+        found.append(line.result)
+    return found
+
+
 def pool_separately(encoded: encoding.Encoding, normalize: bool, dtype: str | None) -> Record | None:
     """The vector of each text of a padded batch, with the bits of the text alone.
 
@@ -150,9 +167,9 @@ def pool_separately(encoded: encoding.Encoding, normalize: bool, dtype: str | No
 
 
 def is_packable(one: encoding.Encoding) -> bool:
-    """Whether a text has at least one token, and no more than the model has positions."""
+    """Whether a text has tokens, no mask, and no more than the model has positions."""
     positions, length = one.core.config.positions, len(one.inputs)
-    return length > 0 and not 0 < positions.size < positions.first + length
+    return length > 0 and "mask" not in one.base and not 0 < positions.size < positions.first + length
 
 
 def split_packs(texts: Sequence[encoding.Encoding], rows: int = ROWS) -> list[list[int]]:

@@ -3,6 +3,7 @@
 import mmap
 import os
 import tempfile
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -17,7 +18,8 @@ from attnkit.formats.gguf import is_gguf
 from attnkit.formats.mapped import map_file, release_pages
 from attnkit.inputs import layers, text_inputs
 from attnkit.inputs.operands import select_tensor
-from attnkit.records import Array, Record, Tensor, shared_labels
+from attnkit.inputs.padding import find_real_tokens
+from attnkit.records import Array, Labels, Record, Tensor, row_labels, shared_labels
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -131,12 +133,40 @@ def stack_tensors(records: Iterable[Record], name: str, file: str, mapped: Array
     The vectors of one record stay where they are; those of several are copied to a temporary file, which is mapped, so
     that a long stream takes little memory. `mapped` are the bytes of a mapped file that the records are read from.
     """
-    stream = iter(records)
-    first = [select_tensor(record, name, file) for record in islice(stream, 2)]
+    stream = (flatten_texts(record, name, file) for record in records)
+    first = [*islice(stream, 2)]
     if len(first) < 2:
         return stack_vectors(first, file)
-    rest = (select_tensor(record, name, file) for record in stream)
-    return spool_vectors(chain(first, rest), file, mapped)
+    return spool_vectors(chain(first, stream), file, mapped)
+
+
+def flatten_texts(record: Record, name: str, file: str) -> Record:
+    """The vectors of a record as x (N, D), with the lengths of texts.
+
+    -> x (N, D), text_lengths (M)
+
+    Texts are those of x (B, T, D), without their padding; x (T, D) is one text, and x (B, D) a vector of each. The
+    label `text` names them, if the record does.
+    """
+    chosen = select_tensor(record, name, file)
+    x, axes = chosen["x"], chosen.axes_of("x")
+    texts = shared_labels(record.labels.get("batch"))
+    if x.ndim == 3 and x.shape[-1]:
+        real = find_real_tokens(record, x.shape[:-1])
+        real = np.ones(x.shape[:-1], bool) if real is None else real
+        lengths = real.sum(axis=1)
+        words = [row_labels(chosen.labels_of("x", 1), row) for row in range(len(x))]
+        names = [
+            name for row, one in enumerate(words) for name, is_real in zip(one, real[row], strict=False) if is_real
+        ]
+        x = x[real]
+        chosen = Record({"x": Tensor(x, ("row", "model"))}, {"row": names} if len(names) == len(x) else {})
+    elif x.ndim == 2 and axes[0] != "batch":
+        lengths = np.array([len(x)])
+    else:
+        lengths, texts = np.ones(x.shape[0] if x.ndim == 2 else 1, np.int64), texts or row_names(chosen)
+    labels = {"text": [*texts]} if len(texts) == len(lengths) else {}
+    return chosen.with_tensors({"text_lengths": Tensor(lengths, ("text",), labels)})
 
 
 def spool_vectors(records: Iterable[Record], file: str, mapped: Array | None) -> Record:
@@ -146,6 +176,7 @@ def spool_vectors(records: Iterable[Record], file: str, mapped: Array | None) ->
     dtype, FileError if there is no room for the file.
     """
     labels, count, dtype, width = list[str](), 0, np.dtype(np.float32), 0
+    lengths, texts = array("q"), list[str]()
     with tempfile.TemporaryFile(buffering=0) as spool:
         for number, record in enumerate(records):
             if record["x"].ndim == 2 and not len(record["x"]):
@@ -159,6 +190,8 @@ def spool_vectors(records: Iterable[Record], file: str, mapped: Array | None) ->
                 raise DataError(problem, file)
             _write(spool, x.astype(dtype, copy=False).tobytes())
             labels += row_names(one)
+            lengths.extend(one["text_lengths"].tolist())
+            texts += shared_labels(one.labels.get("text"))
             count += len(x)
             if mapped is not None and number % BLOCK == BLOCK - 1:
                 release_pages(mapped)
@@ -166,7 +199,14 @@ def spool_vectors(records: Iterable[Record], file: str, mapped: Array | None) ->
         if not count:
             raise DataError("there are no vectors in its records", file)
         vectors = np.frombuffer(mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ), dtype).reshape(count, width)
-    return Record({"x": Tensor(vectors, ("row", "model"))}, {"row": labels} if len(labels) == count else {})
+    return make_index(vectors, labels, np.array(lengths, np.int64), texts)
+
+
+def make_index(x: Array, words: Sequence[str], lengths: Array, texts: Sequence[str]) -> Record:
+    """The record of vectors x (N, D) and the lengths of their texts, with labels."""
+    labels: dict[str, Labels] = {"row": [*words]} if len(words) == len(x) else {}
+    labels |= {"text": [*texts]} if len(texts) == len(lengths) else {}
+    return Record({"x": Tensor(x, ("row", "model")), "text_lengths": Tensor(lengths, ("text",))}, labels)
 
 
 def _write(spool: IO[bytes], data: bytes) -> None:
@@ -194,7 +234,12 @@ def stack_vectors(records: Sequence[Record], file: str) -> Record:
     stacked = rows[0] if len(rows) == 1 else np.concatenate(rows)
     if not stacked.size:
         raise DataError(f"x {stacked.shape}: there are no vectors in it", file)
-    return Record({"x": Tensor(stacked, ("row", "model"))}, {"row": labels} if len(labels) == len(stacked) else {})
+    lengths = [
+        record["text_lengths"] if "text_lengths" in record else np.array([len(row)])
+        for record, row in zip(records, rows, strict=True)
+    ]
+    texts = [label for record in records for label in shared_labels(record.labels.get("text"))]
+    return make_index(stacked, labels, np.concatenate(lengths), texts)
 
 
 def row_names(record: Record) -> list[str]:

@@ -100,7 +100,7 @@ def test_a_stream_of_queries_and_a_stream_as_index(folder):
         (VECTORS[0], VECTORS, {"metric": "cosin"}, UsageError, "did you mean cosine?"),
         (VECTORS[0], VECTORS[0, 0], {}, DataError, "x (): expected (N, D), a vector in each row"),
         (VECTORS[0], VECTORS[:0], {}, DataError, "x (0, 4): there are no vectors in it"),
-        (VECTORS[0], VECTORS[None], {}, DataError, "x (1, 20, 4): expected (N, D), a vector in each row"),
+        (VECTORS[0], VECTORS[None, None], {}, DataError, "x (1, 1, 20, 4): expected (N, D), a vector in each row"),
         (VECTORS[0] * np.nan, VECTORS, {}, DataError, "query 0 has nan"),
         (VECTORS[0], np.vstack([VECTORS, VECTORS[:1] * np.inf]), {}, DataError, "row 20 has "),
         (VECTORS[0], "missing.npz", {}, FileError, "No such file"),

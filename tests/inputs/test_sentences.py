@@ -22,7 +22,10 @@ CUT = "cut to 16 tokens, the maximum length that the folder states"
 
 
 UNKNOWN = "--prompt: the folder has no prompt 'question' (it has document, passage, query)"
-UNSUPPORTED = "which is not supported (use Transformer, StaticEmbedding, Pooling, Dense, LayerNorm, Normalize, Dropout)"
+UNSUPPORTED = (
+    "which is not supported (use Transformer, StaticEmbedding, Pooling, Dense, LayerNorm, Normalize, "
+    "MultiVectorMask, Dropout)"
+)
 SIZES = {"in_features": 24, "out_features": 10}
 
 
