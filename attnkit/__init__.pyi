@@ -385,6 +385,9 @@ def decode(
     labels: Sequence[str] | str = (),
     question: str | None = None,
     aggregate: Literal["none", "simple", "first", "average", "max"] | None = None,
+    rerank: str | None = None,
+    instruction: str | None = None,
+    reranker: Literal["qwen3-reranker", "mxbai-rerank-v2"] | None = None,
     image: TensorLike | None = None,
     audio: TensorLike | None = None,
     language: str | None = None,
@@ -526,7 +529,7 @@ def train(
     mesh: str | None = None,
 ) -> dict[str, Any]: ...
 def score(
-    text: Sequence[str] | Path,
+    text: Sequence[str] | Path | Record | Sequence[Record],
     /,
     *,
     model: Checkpoint | Path | None = None,
@@ -539,6 +542,8 @@ def score(
     chrf_word_order: int | None = None,
     by: str | None = None,
     source: Sequence[str] | Sequence[Sequence[str]] | Path | None = None,
+    relevant: TensorLike | None = None,
+    at: int | None = None,
     only: Sequence[str] | str | None = None,
 ) -> Record: ...
 def near(

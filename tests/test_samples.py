@@ -42,7 +42,7 @@ def test_a_sample_without_its_model_says_how_to_get_it(tmp_path):
         done = subprocess.run(["bash", str(script)], env=environment, capture_output=True, text=True)
         said = messages.get(script.stem[:2], messages["24"])
         assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
-    assert len(asking) == 5
+    assert len(asking) == 6
 
 
 def test_every_output_has_its_script_and_every_script_its_number():

@@ -579,6 +579,7 @@ class Family(Protocol):
     IS_CAUSAL          what comes of `is_causal: false` in transformers, if it is no attention in both directions:
                        ignored, or unclear where its kinds of attention disagree
     FORMS              changes of config.json after which tensors or modules have other names
+    RERANKER           the published reranker of this very family that generates text: a name of --reranker
 
     of its modules in transformers, as the debugger reads their outputs:
     HAS_OWN_MODULES    False: names of modules do not lead to it, but to another family, or to none

@@ -1,11 +1,12 @@
 """The heads of text encoders that give labels, and the names of the labels."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.weights import Layers, Weights, map_linear, norm
-from attnkit.errors import counted
+from attnkit.errors import AttnkitWarning, counted
 
 DEFAULT_CLASSES = ("LABEL_0", "LABEL_1")  # of a classifier whose configuration names none
 
@@ -148,16 +149,41 @@ def read_function(raw: ConfigReader, count: int) -> str:
     >>> read_function(ConfigReader({"problem_type": "regression"}, ""), 1), read_function(ConfigReader({}, ""), 1)
     ('none', 'sigmoid')
     """
-    old, new = "sbert_ce_default_activation_function", raw.get_dict("sentence_transformers").get("activation_fn")
-    stated = new or raw.values.get(old)
-    if stated is not None:
-        name = str(stated).rpartition(".")[2]
-        if name not in TORCH_FUNCTIONS:
-            key = "sentence_transformers.activation_fn" if new else old
-            raise raw.error(f"{key} {str(stated)[:40]!r} is not supported (use {', '.join(TORCH_FUNCTIONS)} of torch)")
-        return TORCH_FUNCTIONS[name]
+    if stated := read_stated_function(raw):
+        return stated
     function = raw.get_choice("problem_type", FUNCTIONS, "single_label_classification")
     return "sigmoid" if function == "softmax" and count == 1 else function
+
+
+def read_stated_function(raw: ConfigReader) -> str:
+    """The function that config.json states as sentence-transformers does, or "".
+
+    The key of today comes before the old one.
+    """
+    old, new = "sbert_ce_default_activation_function", raw.get_dict("sentence_transformers").get("activation_fn")
+    key = "sentence_transformers.activation_fn" if new else old
+    return torch_function(raw, key, new or raw.values.get(old))
+
+
+def torch_function(raw: ConfigReader, key: str, value: Any) -> str:
+    """The function of torch that a key names, or "" without one.
+
+    Code that is not of torch is not run, as in sentence-transformers: a warning says so. DataError for a function of
+    torch that is not known.
+
+    >>> torch_function(ConfigReader({}, ""), "activation_fn", "torch.nn.modules.linear.Identity")
+    'none'
+    """
+    if value is None:
+        return ""
+    if not str(value).startswith("torch."):
+        problem = f"{key} {str(value)[:60]!r} is code of its author, which is not run; the default is used"
+        warnings.warn(f"{raw.name}: {problem}", AttnkitWarning, stacklevel=2)
+        return ""
+    name = str(value).rpartition(".")[2]
+    if name not in TORCH_FUNCTIONS:
+        raise raw.error(f"{key} {str(value)[:40]!r} is not supported (use {', '.join(TORCH_FUNCTIONS)} of torch)")
+    return TORCH_FUNCTIONS[name]
 
 
 def read_image_labels(raw: ConfigReader) -> dict[str, Any]:

@@ -9,6 +9,7 @@ VARIANT_OF = llama
 FIELDS = llama.WINDOWED
 GGUF = llama.USUAL_GGUF
 TOKENIZER = "Qwen2Tokenizer"
+RERANKER = "mxbai-rerank-v2"
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:

@@ -6,6 +6,7 @@ from attnkit.checkpoints.weights import Layers, Weights
 from attnkit.model.config import Config
 
 VARIANT_OF = qwen2
+RERANKER = "qwen3-reranker"
 GGUF = llama.USUAL_GGUF | {"infer": (*llama.BIASED, "whole rotation")}
 
 

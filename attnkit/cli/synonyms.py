@@ -278,7 +278,8 @@ TOOLS: Mapping[str, str] = {
     "run_model model sentence_transformers inference infer activations run_with_cache trace",
     "decode TEXT --model DIR": "generate generation complete completion chat predict translate translation decoder "
     "gpt gpt2 lm llm prompt continue summarize classify fill_mask beam beam_search",
-    "decode --model DIR QUESTION --pair PASSAGE": "rerank reranker rerankers reranking cross_encoder crossencoder",
+    "decode --model DIR --rerank QUESTION": "rerank reranker rerankers reranking cross_encoder crossencoder logitscore",
+    "score --relevant FILE": "ndcg mrr recall_at_k qrels trec_eval retrieval_metrics information_retrieval_evaluator",
     "decode --table FILE": "lm_head unembed logits argmax",
     "loss --target WORDS": "cross_entropy crossentropy ce nll nll_loss criterion crossentropyloss",
     "score FILE --model DIR": "perplexity ppl evaluate eval likelihood logprob bits_per_byte",

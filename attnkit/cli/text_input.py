@@ -56,7 +56,12 @@ def divide_texts(stage: Stage, blocks: Blocks, together: Together | None) -> Rec
         items = together(stage, blocks) if together else ((line,) for line in itertools.chain.from_iterable(blocks))
         return Records(None, items)
     lines = [*itertools.chain.from_iterable(blocks)]
-    return Records(None, iter([tuple(lines) if stage.parameters.get("batch") else ("\n".join(lines),)]))
+    return Records(None, iter([tuple(lines) if is_text_a_line(stage) else ("\n".join(lines),)]))
+
+
+def is_text_a_line(stage: Stage) -> bool:
+    """Whether each line of the input is a text, of a batch or of documents."""
+    return bool(stage.parameters.get("batch")) or stage.parameters.get("rerank") is not None
 
 
 def stdin_blocks(stage: Stage) -> Blocks:
@@ -103,7 +108,7 @@ def check_texts(stage: Stage) -> None:
         )
         raise UsageError(f"{'a pipe' if is_pipe(text) else 'a file of tensors'} (expected TEXT){remedy}", text)
     with running(stage):
-        warn_odd_texts(stage.operands, is_batch=bool(stage.extra.get("lines") or stage.parameters.get("batch")))
+        warn_odd_texts(stage.operands, is_batch=bool(stage.extra.get("lines")) or is_text_a_line(stage))
 
 
 def warn_odd_texts(texts: Sequence[str], is_batch: bool) -> None:

@@ -19,6 +19,7 @@ from attnkit.generation.options import (
     GENERATION,
     DecodeOptions,
     Inspection,
+    Reranking,
     Search,
     SpeechOptions,
 )
@@ -29,9 +30,10 @@ from attnkit.records import Record
 
 LABELLING = ("pair", "question", "aggregate")
 CHOICE = (*Search._fields, *Sampling._fields, "score", *CHOOSING, "stop", "cache_out")
+OTHER_TASKS = ("chat", "ids", "pair", "labels", "image", "audio", "memory", "layer", "question", "aggregate")
 READ = ("chat", "ids", "image", *SpeechOptions._fields, *Translation._fields, "batch", "labels", *LABELLING)
 INSPECTION = (*list_fields(Inspection),)
-NEEDS_MODEL = (*READ, *GENERATION, *INSPECTION, "tokenizer", "layer")
+NEEDS_MODEL = (*READ, *Reranking._fields, *GENERATION, *INSPECTION, "tokenizer", "layer")
 EXCLUSIVE = [
     *(("model", "params", "table"), ("lines", "batch"), ("beam", "emit=logits|probs"), ("pair", "question")),
     *(("beam", name) for name in (*Sampling._fields, "cache_out", "top")),
@@ -49,6 +51,8 @@ EXCLUSIVE = [
         for name in ("batch", "lines", "ids", "image", "memory", "chat", "cache_in", "layer", "labels", *LABELLING)
     ),
     *(("labels", name) for name in ("layer", *CHOICE, *INSPECTION, *LABELLING, "vocab")),
+    *(("rerank", name) for name in (*OTHER_TASKS, *CHOICE, *INSPECTION, "batch", "lines", "steps", "keep", "vocab")),
+    *(("rerank", f"emit={name}") for name in ("ids", "probs", "prompt")),
     *(("emit=prompt", name) for name in (*CHOICE, *INSPECTION, "steps", "top", "dtype")),
 ]
 REQUIRES = [
@@ -58,6 +62,7 @@ REQUIRES = [
     *((name, "chat") for name in ("system", "messages", "variable", "template", "date", "emit=prompt")),
     ("labels", "image"),
     ("sampling_order", "|".join((*Sampling._fields[:-1], "repetition_penalty"))),
+    *((name, "rerank") for name in Reranking._fields[1:]),
     *((name, "audio") for name in SpeechOptions._fields[1:]),
 ]
 
@@ -68,6 +73,10 @@ def choose_task(options: DecodeOptions) -> Task:
         from attnkit.generation.words import StatesToWords
 
         return StatesToWords(options)
+    if options.reranking.rerank is not None:
+        from attnkit.generation.reranking import DocumentRanking
+
+        return DocumentRanking(options)
     config = options.config
     if options.labelling.labels:
         from attnkit.generation.zero_shot import ImageAgainstLabels
@@ -110,6 +119,7 @@ def choose_stage_task(stage: Stage) -> Task:
         "Translation": "translation",
         "Chat": "chat",
         "Labels": "labelling",
+        "Reranking": "reranking",
         "Hidden states without a model": "matrix",
         "Sampling": "sampling penalties",
         "Search": "search",
@@ -173,6 +183,11 @@ def decode(record: Sequence[str] | Record | None, *, options: DecodeOptions) -> 
     A span has its first character in `start`, and the one after its last in `end`; in a batch `text` is the number of
     its text. --top N lists more.
 
+    With --rerank QUERY, x is the scores of documents, best first, by a cross-encoder (a classifier with one label,
+    which reads QUERY and document as a pair) or by a reranker that generates text and answers yes or no. They are
+    sorted by `logits`, the scores before the function of the model. `rows` has the numbers of the documents, from 0, or
+    those of near if its record is the input.
+
     \b
     Examples:
       attnkit embed "The cat sat" --dim 8 | attnkit attend | attnkit decode --top 3
@@ -183,5 +198,6 @@ def decode(record: Sequence[str] | Record | None, *, options: DecodeOptions) -> 
       attnkit decode --model DIR "the [MASK] sat"
       attnkit decode --model DIR --question "who sat?" "the cat sat on the mat"
       attnkit decode --model DIR --image FILE --labels "a photo of a cat,a photo of a dog"
+      attnkit decode --model DIR --rerank "who sat?" --top 3 < passages.txt
     """
     return choose_task(options).run(record)

@@ -12,7 +12,7 @@ from attnkit import display, options
 from attnkit.cli.calls import named_files, tool
 from attnkit.cli.constraints import Constraints
 from attnkit.cli.operands import read_text, split_lines, stdin_or_error
-from attnkit.cli.stage import Stage
+from attnkit.cli.stage import Stage, read_records, require_record
 from attnkit.cli.text_input import looks_like_tensors, upstream_blocks
 from attnkit.cli.tool import PythonForm, Records
 from attnkit.display.cells import Cells
@@ -23,7 +23,15 @@ from attnkit.generation.length_classes import BY_LENGTH
 from attnkit.records import Record
 
 Lines = Sequence[str]
-TITLES = {"bleu": "BLEU", "chrf": "chrF", "bits_per_byte": "bits per byte", "loss": "loss (nats per token)"}
+TITLES = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "bits_per_byte": "bits per byte",
+    "loss": "loss (nats per token)",
+    "ndcg": "nDCG",
+    "mrr": "MRR",
+    "at": "ranks",
+}
 WITH_BARS = ("bleu", "chrf", "perplexity")
 LONGEST_BAR, SHORTEST_BAR = 20, 4  # columns of the bar of the best score
 FULL = 100.0  # BLEU and chrF of equal texts
@@ -113,6 +121,13 @@ TEXT_NEEDED = "name a text, or pipe it in"
 
 
 @dataclass(frozen=True)
+class RankedRecords:
+    """Rankings to score: the records of near or of a reranker."""
+
+    records: Iterator[Record]
+
+
+@dataclass(frozen=True)
 class NamedText:
     """A text to score, and the name of its file."""
 
@@ -128,7 +143,10 @@ def parse_by(text: str) -> str:
 
 
 def read_input(stage: Stage, upstream: Records | None) -> Records:
-    """Read the text to score from a file, the stage before, or standard input."""
+    """Read the text to score, or the rankings, from a file, a stage or standard input."""
+    if stage.parameters["relevant"] is not None:
+        stream = read_records(stage, upstream, needs_no_input=False)
+        return Records(None, iter([RankedRecords(map(require_record, stream.items))]))
     return Records(None, read_lazily(stage, upstream))
 
 
@@ -149,8 +167,13 @@ def read_lazily(stage: Stage, upstream: Records | None) -> Iterator[NamedText]:
 
 
 def read_value(stage: Stage, inputs: Sequence[Any]) -> Records:
-    """The text that a caller in Python passes: the name of a file, or a list of lines."""
+    """What a caller in Python passes: a file's name, a list of lines, or rankings."""
     value = inputs[0] if inputs else None
+    if stage.parameters["relevant"] is not None and not named_files(stage.tool, value):
+        records = [value] if isinstance(value, Record) else value
+        if not isinstance(records, list | tuple) or not all(isinstance(one, Record) for one in records):
+            raise UsageError(f"expected a record of rankings or a list of them, got {type(value).__name__}", "text")
+        return Records(None, iter([RankedRecords(iter(records))]))
     if isinstance(value, list | tuple) and all(isinstance(line, str) for line in value):
         return Records(None, iter([NamedText("text", "".join(f"{line}\n" for line in value))]))
     if paths := named_files(stage.tool, value):
@@ -166,21 +189,23 @@ def read_value(stage: Stage, inputs: Sequence[Any]) -> Records:
         "Perplexity": "model_ window stride languages dtype",
         "Translations": "references chrf_word_order",
         "Classes": "by source",
+        "Rankings": "relevant at",
     },
     rules=Constraints(
-        exclusive=[("model", "references")],
+        exclusive=[("model", "references", "relevant"), ("relevant", "by")],
         requires=[
             *((name, "model") for name in ("window", "stride", *options.Translation._fields, "dtype")),
             *((name, "references") for name in ("chrf_word_order", "source")),
             ("source", "by"),
+            ("at", "relevant"),
         ],
-        one_of=[("model", "references")],
+        one_of=[("model", "references", "relevant")],
     ),
     without=("tokens", "check_finite"),
-    python=PythonForm(inputs={"text": "Sequence[str] | Path"}, reader=read_value),
+    python=PythonForm(inputs={"text": "Sequence[str] | Path | Record | Sequence[Record]"}, reader=read_value),
 )
 def score(
-    text: NamedText,
+    text: NamedText | RankedRecords,
     *,
     model_: options.Model = None,
     references: Annotated[
@@ -216,8 +241,17 @@ def score(
         Sequence[Sequence[str]] | None,
         options.file("lines", "--by counts the words of these lines [default: of the first references]"),
     ] = None,
+    relevant: Annotated[
+        Record | None,
+        options.file(
+            "tensor", "relevant rows of rankings: lines of query, row and perhaps grade [default: 1], numbers from 0"
+        ),
+    ] = None,
+    at: Annotated[
+        int | None, typer.Option(min=1, metavar="K", help="score the first K ranks of --relevant [default: all]")
+    ] = None,
 ) -> Record:
-    """Score a text by a model, or translations by references.
+    """Score a text by a model, translations by references, or rankings by judgments.
 
     With --model, the perplexity of the input: exp(mean of −log p(token | the tokens before it)). The text is read in
     windows, each of which adds its last tokens; the tokens before them are context. Each window begins with the start
@@ -229,12 +263,18 @@ def score(
 
     With --references, the input is translations, a line each: BLEU and chrF as sacrebleu computes and signs them.
 
+    With --relevant, the input is records of near or of decode --rerank, whose queries count from 0: nDCG (the gain is
+    the grade), recall and MRR (mean reciprocal rank) as trec_eval defines them, the means and those of each query.
+
     \b
     Examples:
       attnkit score --model DIR tale.txt
       cut -f1 pairs.tsv | attnkit decode --model DIR --lines --emit text > out.txt
       cut -f2 pairs.tsv | attnkit score out.txt --references - --by length:10
+      attnkit near --index docs.npz --top 10 queries.npz | attnkit score --relevant qrels.tsv
     """
+    if isinstance(text, RankedRecords):
+        return score_rankings(text, relevant, at)
     if references is not None:
         return score_by_references(text, references, chrf_word_order or 0, by, source)
     from attnkit.generation.options import refuse_options
@@ -250,6 +290,13 @@ def score(
         return measure_targets(model_, pairs, text.name, class_width(by) if by else None, dtype, languages)
     refuse_options("--references, or a model that takes pairs", by=by, **languages._asdict())
     return measure_text(model_, text.text, text.name, window, stride, dtype)
+
+
+def score_rankings(rankings: RankedRecords, relevant: Record | None, at: int | None) -> Record:
+    """The quality of rankings by the judgments of --relevant."""
+    from attnkit.generation.ranking_scores import measure_rankings
+
+    return measure_rankings(rankings.records, relevant or Record({}), at)
 
 
 def score_by_references(

@@ -10,6 +10,8 @@ score_gradients   the gradients of the log-probabilities of given tokens
 output_head       the output head alone; decoder_stack: a decoder without a vocabulary
 kv_cache_file     keys and values as a record
 labels            labels of texts, tokens and spans; label_views: what is shown of them
+reranking         documents sorted by a query; answer_prompts: how rerankers that generate text read both
 perplexity        how improbable a model finds a text; translation_scores: BLEU and chrF; length_classes: by length
+ranking_scores    nDCG, recall and MRR of rankings
 generation_cost   what the texts of a pipeline cost
 """

@@ -25,6 +25,7 @@ CHECK_TOLERANCE = 1e-6  # the relative error of gradients above which their chec
 CANDIDATES = 5  # of a choice, unless --top sets another number
 DEFAULT_TOKENS, DEFAULT_ANSWER_TOKENS = 40, 256  # of a text without an end of its own, of a translation or an answer
 STEPS = ("logits", "scaled", "filtered", "probs")  # of hidden states: the choices of --keep
+RERANKERS = ("qwen3-reranker", "mxbai-rerank-v2")  # with prompts of their own
 AGGREGATIONS = ("none", "simple", "first", "average", "max")  # how tokens are joined to entities
 
 
@@ -44,6 +45,28 @@ class Labelling(NamedTuple):
             AGGREGATIONS,
             "join labelled tokens to spans: none (each token by itself), simple (neighbors of one label), or words by "
             "their first token, the average or the max of their probabilities",
+        ),
+    ] = None
+
+
+class Reranking(NamedTuple):
+    """The query that documents are sorted by, and how a reranker reads both."""
+
+    rerank: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUERY",
+            help="sort documents (TEXT, lines, or the rows of near) by how well they answer QUERY, with a reranker",
+        ),
+    ] = None
+    instruction: Annotated[
+        str | None, typer.Option(help="task of --rerank, for a reranker that reads one [default: as it was published]")
+    ] = None
+    reranker: Annotated[
+        str | None,
+        options.choice(
+            RERANKERS,
+            "prompt of --rerank for a model that generates text [default: as its folder states, else of its family]",
         ),
     ] = None
 
@@ -150,7 +173,8 @@ class Choices(NamedTuple):
         typer.Option(
             min=1,
             help="number of candidates in the table, or at each step of --steps [default: 5]; alone, with a model that "
-            "generates text: the candidates of the next word, or of --max-tokens words",
+            "generates text: the candidates of the next word, or of --max-tokens words; with --rerank: documents "
+            "[default: all]",
         ),
     ] = None
 
@@ -354,6 +378,7 @@ class DecodeOptions(NamedTuple):
     ] = None
     pair: options.Pair = None
     labelling: Labelling = Labelling()
+    reranking: Reranking = Reranking()
     image: options.Image = None
     speech: SpeechOptions = SpeechOptions()
     translation: Translation = Translation()

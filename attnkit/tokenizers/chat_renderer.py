@@ -3,9 +3,10 @@
 A template is a program by whoever published the model. The sandbox of Jinja keeps it from files and from the
 internals of Python, and the limits of this process bound its time and memory.
 
-Standard input is a JSON object of what `render_messages` takes. Standard output is one too: what it returns, or the
-`problem`. The file is run by its path and imports nothing of attnkit. What a template can use is what
-`apply_chat_template` of transformers 5.23 offers: utils/chat_template_utils.py.
+Standard input is a JSON object of what `render_messages` takes, with the messages of several `chats`. Standard output
+is a list of what it returns for each, or an object with the `problem`. The file is run by its path and imports nothing
+of attnkit. What a template can use is what `apply_chat_template` of transformers 5.23 offers:
+utils/chat_template_utils.py.
 """
 
 import contextlib
@@ -221,8 +222,10 @@ def main() -> None:
     set_limit(resource.RLIMIT_CPU, SECONDS)
     set_limit(resource.RLIMIT_AS, MEMORY + MEMORY_FACTOR * len(request))
     try:
-        answer = render_messages(**json.loads(request), most=MOST + MOST_FACTOR * len(request))
-        output = json.dumps(answer, ensure_ascii=False).encode()
+        shared = json.loads(request)
+        most, chats = MOST + MOST_FACTOR * len(request), shared.pop("chats")
+        answers = [render_messages(messages=chat, **shared, most=most) for chat in chats]
+        output = json.dumps(answers, ensure_ascii=False).encode()
     except Exception as error:
         output = json.dumps({"problem": describe_failure(error)}).encode()
     sys.stdout.buffer.write(output)

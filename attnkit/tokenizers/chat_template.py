@@ -106,18 +106,34 @@ def render_chat(
     name       the file of the template, for errors
     date       what the template takes for now, in ISO 8601
 
-    The template runs in a process of its own, with limits of time and memory. DataError states what it raises.
+    DataError states what the template raises.
+    """
+    continues = messages[-1]["role"] == "assistant"
+    if continues and not has_text(messages[-1].get("content")):
+        raise DataError("the last message is of the assistant and has no text to continue", "--messages")
+    return run_template(template, [messages], variables, name, date, continues)[0]
+
+
+def run_template(
+    template: str,
+    chats: Sequence[Sequence[Message]],
+    variables: Mapping[str, Any],
+    name: str,
+    date: str,
+    continues: bool = False,
+) -> list[RenderedChat]:
+    """Render chats by one template, in a process of its own.
+
+    continues  whether each text ends in its last message, which is to be continued
+
+    The other arguments are those of `render_chat`. The process has limits of time and memory.
     """
     import subprocess
 
     import orjson
 
     check_jinja(name)
-    continues = messages[-1]["role"] == "assistant"
-    if continues and not has_text(messages[-1].get("content")):
-        raise DataError("the last message is of the assistant and has no text to continue", "--messages")
-    request = {"template": template, "messages": messages, "variables": variables, "continues": continues}
-    request["date"] = date
+    request = {"template": template, "chats": chats, "variables": variables, "continues": continues, "date": date}
     try:
         data = orjson.dumps(request)
     except orjson.JSONEncodeError as error:
@@ -128,10 +144,10 @@ def render_chat(
         done = subprocess.run(command, input=data, capture_output=True, env=environment)
     except OSError as error:
         raise FileError(system_reason(error), command[0]) from None
-    answer = {"problem": describe_end(done.returncode)} if done.returncode else orjson.loads(done.stdout)
-    if "problem" in answer:
-        raise DataError(f"chat template: {answer['problem']}", name)
-    return RenderedChat(**answer)
+    answers = {"problem": describe_end(done.returncode)} if done.returncode else orjson.loads(done.stdout)
+    if isinstance(answers, dict):
+        raise DataError(f"chat template: {answers['problem']}", name)
+    return [RenderedChat(**answer) for answer in answers]
 
 
 def has_text(content: Any) -> bool:

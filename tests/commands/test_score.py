@@ -317,3 +317,38 @@ def test_lines_that_are_split_into_tokens_are_warned_about_by_us_alone(monkeypat
     with pytest.warns(AttnkitWarning, match=r"^100 lines end in ' \.': the metrics expect text that is not split"):
         assert score_translations(lines, [lines])[0].scores == [pytest.approx(100)]
     assert not logged
+
+
+RANKINGS = json.loads((TESTS / "references" / "rankings.json").read_text())
+JUDGED = attnkit.Record({"x": np.array(RANKINGS["judgments"])})
+
+
+@pytest.mark.parametrize("cutoff", RANKINGS["scores"])
+def test_rankings_are_scored_as_by_trec_eval(cutoff):
+    record = attnkit.Record({"x": np.zeros((12, 15)), "rows": np.array(RANKINGS["rows"])})
+    scored = attnkit.score(record, relevant=JUDGED, at=int(cutoff))
+    for name, expected in RANKINGS["scores"][cutoff].items():
+        np.testing.assert_allclose(scored[f"{name}_by_query"], expected, rtol=0, atol=1e-12)
+        assert scored[name] == pytest.approx(np.mean(expected), abs=1e-12)
+    assert scored["queries"] == 12 and scored.labels["query"] == [str(query) for query in range(12)]
+
+
+def test_rankings_of_a_stream_are_queries_one_after_another():
+    rows = np.array(RANKINGS["rows"])
+    whole = attnkit.score(attnkit.Record({"x": np.zeros((12, 15)), "rows": rows}), relevant=JUDGED)
+    parts = [rows[:4], *rows[4:6], rows[6:]]
+    stream = [attnkit.Record({"x": np.zeros(part.shape), "rows": part}) for part in parts]
+    parted = attnkit.score(stream, relevant=JUDGED)
+    assert whole["at"] == 15
+    assert {name: parted[name].tolist() for name in parted} == {name: whole[name].tolist() for name in whole}
+
+
+def test_queries_without_a_judgment_are_left_out_with_a_warning():
+    rows = np.array([[0, 1], [1, 0], [1, 0]])
+    with pytest.warns(AttnkitWarning, match="2 rankings of a query without a judgment are left out"):
+        scored = attnkit.score(
+            attnkit.Record({"x": np.zeros((3, 2)), "rows": rows}), relevant=attnkit.Record({"x": np.array([[1, 0]])})
+        )
+    assert (scored["mrr"], scored["recall"], scored["queries"]) == (0.5, 1.0, 1)
+    with pytest.raises(UsageError, match="expected a record of rankings or a list of them, got list"):
+        attnkit.score([1, 2], relevant=JUDGED)
