@@ -25,7 +25,10 @@ from tests.places import DATA, MODELS, REFERENCES, ROOT, arrays
 from tests.sentence_folders import MODEL2VEC, write_model2vec, write_sentences
 
 # tables of tests/references
-DRAWN = ("decoders", "recall", "shortconv", "vision", "sounds", "waves", "translators", "embedders", "ties", "pictures")
+DRAWN = (
+    *("decoders", "recall", "shortconv", "embedders", "translators", "ties"),
+    *("vision", "pictures", "sounds", "waves", "moonshine"),
+)
 PREFIXED = ("waves", "ties")  # those with names that other models have too
 FOLDERS = tuple(sorted(path.name for path in MODELS.iterdir() if path.is_dir()))
 # of them, those that continue a text, and those that translate one, with outputs of transformers

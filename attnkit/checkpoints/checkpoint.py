@@ -52,10 +52,10 @@ FAMILIES = ("albert", "bart", "bert", "bloom", "camembert", "clip", "clip_text_m
             "distilbert", "electra", "eurobert", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2",
             "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granite", "gte", "hubert", "idefics3", "jina_embeddings_v3",
             "lfm2", "lfm2_moe", "llama", "llava", "lstm", "m2m_100", "marian", "mbart", "mistral", "mixtral",
-            "modernbert", "mpnet", "mt5", "nomic_bert", "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "phi",
-            "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text",
-            "qwen3_moe", "qwen3_next", "roberta", "seq2seq", "siglip", "siglip_text_model", "siglip_vision_model",
-            "smollm3", "smolvlm", "stablelm", "t5", "transformer", "vit", "wav2vec2", "whisper",
+            "modernbert", "moonshine", "mpnet", "mt5", "nomic_bert", "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt",
+            "opt", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text",
+            "qwen3_5_text", "qwen3_moe", "qwen3_next", "roberta", "seq2seq", "siglip", "siglip_text_model",
+            "siglip_vision_model", "smollm3", "smolvlm", "stablelm", "t5", "transformer", "vit", "wav2vec2", "whisper",
             "xlm-roberta")  # fmt: skip
 SAME_AS = {  # families that differ from another by name alone
     "hubert": "wav2vec2",

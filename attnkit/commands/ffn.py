@@ -28,8 +28,8 @@ def _stated_by_params(weights: Mapping[str, Array], flags: Mapping[str, Any]) ->
 
 
 def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict[str, Any]:
-    weights = checkpoint.params[layers.find_layer(checkpoint, flags["layer"], "ffn")]
-    return _stated_by_params(weights, flags) | {"activation": checkpoint.config.activation}
+    layer = layers.find_layer(checkpoint, flags["layer"], "ffn")
+    return _stated_by_params(checkpoint.params[layer], flags) | {"activation": checkpoint.config.activation_of(layer)}
 
 
 @tool(
@@ -86,7 +86,7 @@ def ffn(
         raise UsageError(f"a {what} has no {' and no '.join(missing)}", "--keep")
     listener = callbacks.current().on_intermediates
     names = None if steps or listener or "all" in keep else [name for name in keep if name != "residual"]
-    options_: dict[str, Any] = {} if model_ is None else model_.config.network_options
+    options_: dict[str, Any] = {} if model_ is None or layer is None else model_.config.network_options(layer)
     options_ |= {"activation": activation, "keep": names}
     options_["products"] = layers.products_of(model_, layer)
     if mixture:

@@ -187,10 +187,13 @@ def compute_convolution(record: Record, stage: ConvolutionStage, keep: Collectio
     check_memory(8 * math.prod(padded), f"an input {as_text(padded)} with its zeros", "--padding")
     arrays = convolve(whole, weight, bias, options, (*keep,))
     output = arrays["convolved"] = arrays.pop("output")
-    if stage.layer is not None and stage.layer.norm:
+    norm_last = stage.layer is not None and stage.layer.norm_last
+    if stage.layer is not None and stage.layer.norm and not norm_last:
         output = arrays["normalized"] = normalize_channels(output, stage.weights, stage.layer)
     if stage.activation != "identity":
         output = apply_activation(stage.activation, cast(output, working(output))).astype(output.dtype, copy=False)
+    if stage.layer is not None and norm_last:
+        output = normalize_channels(output, stage.weights, stage.layer)
     if stage.residual:
         if output.shape != x.shape:
             raise DataError(f"x {x.shape} and its convolution {output.shape} cannot be added", "--residual")
@@ -235,6 +238,8 @@ def describe_convolution(
             formula = "normalized"
     if has_activation:
         formula = f"{stage.activation}({formula})"
+    if stage.layer is not None and stage.layer.norm_last:
+        formula = f"norm({formula})"
     put("x", computed["x"], "x + " * stage.residual + formula)
     return tensors
 

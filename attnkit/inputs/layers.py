@@ -142,7 +142,8 @@ def find_ffn_weights(x: Array, chosen: NetworkOptions) -> tuple[Mapping[str, Arr
     """Find the weights of ffn and the name of its activation, by its options."""
     hidden, gated, activation = chosen.hidden, chosen.gated, chosen.activation
     if chosen.model_ is not None:
-        return chosen.model_.params[find_layer(chosen.model_, chosen.layer, "ffn")], chosen.model_.config.activation
+        layer = find_layer(chosen.model_, chosen.layer, "ffn")
+        return chosen.model_.params[layer], chosen.model_.config.activation_of(layer)
     if hidden is not None:
         rng, width, dtype = np.random.default_rng(chosen.seed), x.shape[-1] if x.ndim else 0, model.output_dtype(x)
         shapes = {"w1": (width, hidden), "w2": (hidden, width)} | ({"w3": (width, hidden)} if gated else {})

@@ -32,6 +32,11 @@ MOST = 8  # words in a row
 DEFAULT, FIXED = " (default)", "–"
 LEGEND = f"{DEFAULT.strip()}: not in the file; {FIXED}: implied by model_type, or seen in the tensors"
 
+CONVOLUTION_NORMS = {
+    "channel": "of the first, by channel",
+    "layer": "of all, by frame",
+    "group": "of the first, of all channels and frames together",
+}
 VECTORS = {  # the state of the vector of a text or image
     "cls": "of the first token",
     "end": "of the first end token",
@@ -241,7 +246,7 @@ def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
         "layer scale": "a factor of each feature" * config.layer_scale,
         "logit factor": number_of(config.logit_scale, 1),
         "logit cap": number_of(config.logit_softcap, 0),
-        "activation": config.activation,
+        "activation": activations_text(config),
         "gate": "gated" if any("w3" in names for names in specs.values()) else "",
         "gate bound": number_of(config.ffn_limit, 0),
         **expert_facts(config.experts),
@@ -269,6 +274,13 @@ def recall_facts(recall: RecallConfig | None) -> dict[str, str]:
     }
 
 
+def activations_text(config: "Config") -> str:
+    """The activation of the networks, or of those of each stack."""
+    each = {name: config.activation_of(f"{name}.0.ffn") for name in config.stacks}
+    names = [f"{one} ({name})" for name, one in each.items()]
+    return ", ".join(names) if len({*each.values()}) > 1 else config.activation
+
+
 def sound_facts(sound: SoundConfig) -> dict[str, str]:
     """What a model of sounds reads, and its convolutions."""
     cuts = [cut for part, cut in sound.convolutions.items() if part != POSITION_CONVOLUTION]
@@ -279,7 +291,7 @@ def sound_facts(sound: SoundConfig) -> dict[str, str]:
         "sound": f"{sound.samples / shown.rate:g} seconds" if shown else "samples",
         "mel filters": f"{shown.mels}" if shown else "",
         "convolutions": f"{windows} (frames of a window / stride)",
-        "convolution norm": {"channel": "of the first, by channel", "layer": "of all, by frame"}.get(cuts[0].norm, ""),
+        "convolution norm": CONVOLUTION_NORMS.get(cuts[0].norm, ""),
         "position convolution": f"{position.size} frames, {position.options.groups} groups" if position else "",
     }
 

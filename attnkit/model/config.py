@@ -161,7 +161,9 @@ class ConvolutionLayer(NamedTuple):
     size             frames of a window
     options          how the window moves
     activation       after it
-    norm             before that: layer (of each frame), channel (of each channel, over all frames), or "" for none
+    norm             before that: layer (of each frame), channel (of each channel, over all frames), group (of all
+                     channels and frames together), or "" for none
+    norm_last        whether it is after the activation
     is_scaled        whether its weights have a length at each place of a window, the parameter g
     reads_samples    whether its input is a sound, whose samples have no axis of channels
     """
@@ -172,6 +174,7 @@ class ConvolutionLayer(NamedTuple):
     options: Convolution
     activation: str = "gelu"
     norm: str = ""
+    norm_last: bool = False
     is_scaled: bool = False
     reads_samples: bool = False
 
@@ -310,6 +313,7 @@ class StackConfig:
                 -1 for all; () for no limits
     mixers      for each layer the part that mixes its tokens, of MIXERS in parameters.py; () for attention
     first_norm  whether there is a norm before the first sub-layer of all, with norm_first
+    activation  of its networks; "": that of the model
     """
 
     layers: int
@@ -324,6 +328,7 @@ class StackConfig:
     windows: tuple[int, ...] = ()
     mixers: tuple[str, ...] = ()
     first_norm: bool = True
+    activation: str = ""
 
 
 @dataclass(frozen=True)
@@ -534,10 +539,21 @@ class Config:
         """The width of what the head reads."""
         return self.width * ({"concat": 3, "patches": 2}.get(self.pooling, 1) if self.classes else 1)
 
-    @property
-    def network_options(self) -> dict[str, Any]:
-        """The options of `feed_forward` in every network, without those that are off."""
-        return {"activation": self.activation} | ({"limit": self.ffn_limit} if self.ffn_limit else {})
+    def activation_of(self, layer: str) -> str:
+        """The activation of the network of a layer: that of its stack, or of the model.
+
+        >>> sizes = {"layers": 1, "heads": 1, "hidden": 4, "kv_heads": 1, "head_dim": 2}
+        >>> decoder = StackConfig(**sizes, activation="silu")
+        >>> config = Config("moonshine", 2, encoder=StackConfig(**sizes), decoder=decoder, activation="gelu")
+        >>> config.activation_of("encoder.0.ffn"), config.activation_of("decoder.0.ffn")
+        ('gelu', 'silu')
+        """
+        stack = {"encoder": self.encoder, "decoder": self.decoder}.get(parse_layer_name(layer)[0])
+        return getattr(stack, "activation", "") or self.activation
+
+    def network_options(self, layer: str) -> dict[str, Any]:
+        """The options of `feed_forward` in a layer, without those that are off."""
+        return {"activation": self.activation_of(layer)} | ({"limit": self.ffn_limit} if self.ffn_limit else {})
 
     @property
     def memory_width(self) -> int:

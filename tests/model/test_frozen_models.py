@@ -29,6 +29,7 @@ NAMES = {
                     "batch.ids": "batch.decoder_ids"},
     "sounds": {"features": "sound", "ids": "decoder_ids"},
     "waves": {"values": "sound"},
+    "moonshine": {"values": "sound", "ids": "decoder_ids"},
     "vision": {"ids.mask": "mask"},
     "recurrent_models": {"target": "decoder_ids"},
 }  # fmt: skip
@@ -38,7 +39,7 @@ SOURCES = {
     **{path.stem: (f"models/{path.stem}", "") for path in MODELS.glob("*.npz")},
     "bert-old": ("models/bert-mlm", ""),
     **{name: (kind, f"{own}/")
-       for kind in ("decoders", "recall", "embedders", "translators", "vision", "sounds", "waves")
+       for kind in ("decoders", "recall", "embedders", "translators", "vision", "sounds", "waves", "moonshine")
        for name, own in drawn_names(kind).items() if f"{name}:text" not in TOWERS},
     **{name: ("vision", f"{name.partition(':')[0]}/") for name in TOWERS},
     **{f"recurrent/{name}": ("recurrent_models", f"{name}/") for name in RECURRENT},

@@ -21,7 +21,7 @@ from attnkit.model.formulas.embedding import embed_backward
 from attnkit.model.formulas.experts import ExpertConfig, mix_experts_vjp
 from attnkit.model.formulas.feedforward import feed_forward_vjp
 from attnkit.model.formulas.linear import as_rows, scaled, sum_to_shape
-from attnkit.model.formulas.norms import channel_norm_vjp, layer_norm_vjp, rms_norm_vjp
+from attnkit.model.formulas.norms import channel_norm_vjp, group_norm_vjp, layer_norm_vjp, rms_norm_vjp
 from attnkit.model.formulas.patch_embedding import extract_patches
 from attnkit.model.formulas.patch_grouping import group_patches_backward
 from attnkit.model.formulas.positions import add_positions_backward
@@ -153,7 +153,7 @@ def network_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[A
 
         return hook if hook is no_hook else visit
 
-    options = model.config.network_options
+    options = model.config.network_options(layer)
     if mixture := model.config.mixture(layer):
         return _mixture_vjp(model, layer, x, mixture, context, options)
     y, pullback = feed_forward_vjp(as_rows(x), model.params[layer], hook=by_token(context.hook), **options)
@@ -202,14 +202,22 @@ def group_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Arr
 def convolution_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
     layer, params, cut = step.layer, model.params[step.layer], model.config.convolution(step.layer)
     inner, undo_norm = convolve_frames(model, layer, x, context), None
-    if cut.norm:
-        norm = channel_norm_vjp if cut.norm == "channel" else layer_norm_vjp
+    norm = {"channel": channel_norm_vjp, "group": group_norm_vjp}.get(cut.norm, layer_norm_vjp)
+    if cut.norm_last:
+        activated = apply_hook(context.hook, f"{layer}.activated", apply_activation(cut.activation, inner))
+        last, undo_norm = norm(activated, params.get("gamma"), params.get("beta"))
+    elif cut.norm:
         inner, undo_norm = norm(inner, params.get("gamma"), params.get("beta"))
         inner = apply_hook(context.hook, f"{layer}.normalized", inner)
 
     def undo(dy: Array, reverse: Reverse) -> Array:
-        dy = activation_backward(cut.activation, apply_hook(reverse.hook, layer, dy), inner)
-        if undo_norm:
+        dy = apply_hook(reverse.hook, layer, dy)
+        if undo_norm and cut.norm_last:
+            dy, gamma, beta = undo_norm(dy)
+            reverse.add(layer, {"gamma": gamma, "beta": beta})
+            dy = apply_hook(reverse.hook, f"{layer}.activated", dy)
+        dy = activation_backward(cut.activation, dy, inner)
+        if undo_norm and not cut.norm_last:
             dy, gamma, beta = undo_norm(apply_hook(reverse.hook, f"{layer}.normalized", dy))
             reverse.add(layer, {"gamma": gamma, "beta": beta})
         dy, frames = apply_hook(reverse.hook, f"{layer}.convolved", dy), x[..., None] if cut.reads_samples else x
@@ -217,4 +225,5 @@ def convolution_vjp(model: Model, step: Step, x: Array, context: Context) -> tup
         reverse.add(layer, gradients)
         return dx.reshape(x.shape)
 
-    return apply_hook(context.hook, layer, apply_activation(cut.activation, inner)), undo
+    y = last if cut.norm_last else apply_activation(cut.activation, inner)
+    return apply_hook(context.hook, layer, y), undo

@@ -117,6 +117,44 @@ def channel_norm_vjp(
     return channel_norm(x, gamma, beta, eps=eps), undo
 
 
+def group_norm(x: Array, gamma: Array | None = None, beta: Array | None = None, *, eps: float = 1e-5) -> Array:
+    """Norm all channels and positions together, times gamma, plus beta.
+
+    x (..., L, C), gamma (C,), beta (C,) -> (..., L, C)
+
+    Source: GroupNormalization-21 of ONNX, with one group.
+
+    >>> group_norm(np.array([[1.0, 1.0], [5.0, 5.0]]), np.array([2.0, 1.0]), np.array([0.0, 7.0])).round(4).tolist()
+    [[-2.0, 6.0], [2.0, 8.0]]
+    """
+    y = layer_norm(x.reshape(*x.shape[:-2], -1), eps=eps).y.reshape(x.shape)
+    y = y if gamma is None else y * gamma
+    return y if beta is None else y + beta
+
+
+def group_norm_vjp(
+    x: Array, gamma: Array | None = None, beta: Array | None = None, *, eps: float = 1e-5
+) -> tuple[Array, Pullback]:
+    """`group_norm`, and the function from its gradient to the others.
+
+    x (..., L, C), gamma (C,), beta (C,) -> (..., L, C), and (..., L, C) -> x (..., L, C), gamma, beta (C,)
+
+    >>> x, dy = np.array([[1.0, 1.0], [5.0, 5.0]]), np.array([[4.0, 0.0], [0.0, 0.0]])
+    >>> gradients = group_norm_vjp(x, np.ones(2), eps=1e-12)[1](dy)  # as layer_norm_vjp, of all numbers
+    >>> (gradients.x.round(4) + 0).tolist(), gradients.gamma.round(4).tolist()
+    ([[1.0, -1.0], [0.0, 0.0]], [-4.0, 0.0])
+    """
+    normalized, pullback = layer_norm_vjp(x.reshape(*x.shape[:-2], -1), eps=eps)
+
+    def undo(grad_output: Array) -> NormGradients:
+        dy = grad_output if gamma is None else grad_output * gamma
+        dx = pullback(dy.reshape(*dy.shape[:-2], -1)).x.reshape(dy.shape)
+        totals = np.stack([grad_output * normalized.reshape(dy.shape), grad_output])
+        return NormGradients(dx, *_fit_parameters(totals, (gamma, beta), dx.dtype))
+
+    return group_norm(x, gamma, beta, eps=eps), undo
+
+
 def layer_norm_vjp(
     x: Array, gamma: Array | None = None, beta: Array | None = None, *, eps: float = 1e-5, axis: int = -1
 ) -> tuple[Array, Pullback]:

@@ -8,7 +8,7 @@ import numpy as np
 from attnkit.model.config import POSITION_CONVOLUTION, Config
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array
-from attnkit.model.formulas.norms import channel_norm_vjp, layer_norm_vjp
+from attnkit.model.formulas.norms import channel_norm_vjp, group_norm_vjp, layer_norm_vjp
 from attnkit.model.formulas.spectrogram import log_mel, pad_sound
 from attnkit.model.graph.costs import Cost, Costs, Sizes
 from attnkit.model.graph.linear import count_norm, scale_and_shift, standardize
@@ -97,7 +97,8 @@ def _norm_channels(scope: Scope, x: Array) -> Array:
 
 def _undo_norm_channels(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
     gamma, beta = map(scope.parameter, scope.option("names"))
-    dx, *parts = channel_norm_vjp(x, gamma, beta, eps=scope.option("eps"))[1](dy)
+    vjp = group_norm_vjp if scope.option("together") else channel_norm_vjp
+    dx, *parts = vjp(x, gamma, beta, eps=scope.option("eps"))[1](dy)
     scope.add(scope.node.layer, dict(zip(scope.option("names"), parts, strict=True)))
     return [dx]
 
@@ -137,9 +138,15 @@ def build_convolution(place: Place) -> Built:
         options["real"] = inputs.mask
     convolved = f"{layer}.convolved"
     yield Node(convolved, "convolve", (place.x,), shape, layer, options)
+    kind = "norm" if cut.norm == "layer" else "norm of channels"
+    norm = {"kind": "layer", "eps": 1e-5, "names": ("gamma", "beta")} | (
+        {"together": True} if cut.norm == "group" else {}
+    )
+    if cut.norm_last:
+        yield Node(f"{layer}.activated", "activate", (convolved,), shape, options={"activation": cut.activation})
+        yield Node(layer, kind, (f"{layer}.activated",), shape, layer, norm)
+        return
     if cut.norm:
-        kind = "norm of channels" if cut.norm == "channel" else "norm"
-        norm = {"kind": "layer", "eps": 1e-5, "names": ("gamma", "beta")}
         yield Node(f"{layer}.normalized", kind, (convolved,), shape, layer, norm)
         convolved = f"{layer}.normalized"
     yield Node(layer, "activate", (convolved,), shape, options={"activation": cut.activation})

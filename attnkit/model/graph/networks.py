@@ -185,7 +185,7 @@ def build_network(place: Place, layer: str, hidden_width: int) -> Built:
     is_gated, shape = "w3" in place.core.params[layer], place.states(hidden_width)
     hidden, activated, linear, gated = (f"{layer}.{name}" for name in ("hidden", "activated", "linear", "gated"))
     yield Node(hidden, "linear", (place.x,), shape, layer, {"names": ("w1", "b1")})
-    activation = {"activation": place.core.config.activation, "is_gated": is_gated}
+    activation = {"activation": place.core.config.activation_of(layer), "is_gated": is_gated}
     yield Node(activated, "activate", (hidden,), shape, options=activation)
     if is_gated:
         yield Node(linear, "linear", (place.x,), shape, layer, {"names": ("w3", "b3")})
@@ -206,7 +206,7 @@ def build_mixture(place: Place, mixture: ExpertConfig) -> Built:
     reads, output = (place.x, f"{layer}.gates", f"{layer}.chosen"), f"{layer}.output"
     options = {
         "mixture": mixture,
-        "activation": config.activation,
+        "activation": config.activation_of(layer),
         "limit": config.ffn_limit,
         "offset": float(config.ffn_limit > 0),
     }

@@ -9,12 +9,15 @@ from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, DType, working
 from attnkit.model.formulas.activations import apply_activation
 from attnkit.model.formulas.convolution import convolve, convolve_backward, scale_places, scale_places_backward
-from attnkit.model.formulas.norms import channel_norm, layer_norm
+from attnkit.model.formulas.norms import channel_norm, group_norm, layer_norm
 from attnkit.model.hooks import apply_hook
 
 
 def apply_convolution(model: Model, layer: str, x: Array, context: Context) -> Array:
     cut, inner = model.config.convolution(layer), convolve_frames(model, layer, x, context)
+    if cut.norm_last:
+        activated = apply_hook(context.hook, f"{layer}.activated", apply_activation(cut.activation, inner))
+        return apply_hook(context.hook, layer, normalize_channels(activated, model.params[layer], cut))
     if cut.norm:
         inner = apply_hook(context.hook, f"{layer}.normalized", normalize_channels(inner, model.params[layer], cut))
     return apply_hook(context.hook, layer, apply_activation(cut.activation, inner))
@@ -63,9 +66,11 @@ def find_kernel(params: Mapping[str, Array], cut: ConvolutionLayer, dtype: DType
 
 
 def normalize_channels(x: Array, params: Mapping[str, Array], cut: ConvolutionLayer) -> Array:
-    """The norm after a convolution, of each frame or of each channel.
+    """The norm after a convolution, of each frame, of each channel, or of all.
 
     (..., F, D) -> (..., F, D)
     """
     gamma, beta = params.get("gamma"), params.get("beta")
-    return channel_norm(x, gamma, beta) if cut.norm == "channel" else layer_norm(x, gamma, beta).y
+    if cut.norm == "layer":
+        return layer_norm(x, gamma, beta).y
+    return (channel_norm if cut.norm == "channel" else group_norm)(x, gamma, beta)

@@ -36,7 +36,7 @@ def apply_network(model: Model, layer: str, x: Array, context: Context) -> Array
     params: Mapping[str, Any] = model.params[layer]
     hook = scoped(context.hook, layer)
     products = layer_products(model, layer, context)
-    options: dict[str, Any] = {"keep": (), "hook": hook, "products": products, **model.config.network_options}
+    options: dict[str, Any] = {"keep": (), "hook": hook, "products": products, **model.config.network_options(layer)}
     if mixture := model.config.mixture(layer):
         return mix_experts(x, layer_experts(model, layer), mixture, **options)["output"]
     return feed_forward(x, params, **options)["output"]

@@ -137,7 +137,7 @@ def _compile_step(model: Model, step: Step, cache: KVCache) -> Layer:
         return _norm(config, layer_params)
     if step.op == "ffn":
         mixture = config.mixture(step.layer)
-        return _ffn(config, layer_params) if mixture is None else _mixture(model, step.layer, mixture)
+        return _ffn(config, step.layer, layer_params) if mixture is None else _mixture(model, step.layer, mixture)
     if step.op == "shortconv":
         return _short_convolution(layer_params, step.layer, cache)
     if step.op != "attend":
@@ -176,13 +176,13 @@ def _linear(weight: Array, bias: Array | None) -> Callable[[Array], Array]:
     return linear
 
 
-def _ffn(config: Config, params: Parameters) -> Layer:
+def _ffn(config: Config, layer: str, params: Parameters) -> Layer:
     inner, outer = _linear(params["w1"], params.get("b1")), _linear(params["w2"], params.get("b2"))
     gate = _linear(params["w3"], params.get("b3")) if "w3" in params else None
-    options = config.network_options
+    options = config.network_options(layer)
     if len(options) > 1:  # more than an activation
         return lambda x, shared: feed_forward(x, params, keep=(), **options)["output"]
-    activation = ACTIVATIONS[config.activation]
+    activation = ACTIVATIONS[options["activation"]]
 
     def ffn(x: Array, shared: Mapping[str, Any]) -> Array:
         hidden = activation(inner(x))
@@ -192,7 +192,7 @@ def _ffn(config: Config, params: Parameters) -> Layer:
 
 
 def _mixture(model: Model, layer: str, mixture: ExpertConfig) -> Layer:
-    experts, options = layer_experts(model, layer), model.config.network_options
+    experts, options = layer_experts(model, layer), model.config.network_options(layer)
     return lambda x, shared: mix_experts(x, experts, mixture, keep=(), **options)["output"]
 
 
