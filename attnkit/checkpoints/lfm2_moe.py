@@ -5,11 +5,11 @@ A router takes sigmoids, and a bias corrects its choice, as in DeepSeek-V3.
 
 from typing import Any
 
-from attnkit.checkpoints import lfm2, llama
+from attnkit.checkpoints import lfm2
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.deepseek_v3 import SIGMOID
 from attnkit.checkpoints.mixtral import MOST_EXPERTS, map_mixture
-from attnkit.checkpoints.weights import Layers, TensorSpec, Weights
+from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, name_blocks
 from attnkit.model.config import Config
 from attnkit.model.formulas.experts import ExpertConfig
 
@@ -53,7 +53,7 @@ def infer_experts(file: Any) -> dict[str, Any]:
 
 GGUF = lfm2.GGUF | {
     "keys": (*lfm2.GGUF["keys"], "experts", "chosen experts", "expert width", "dense layers", "expert factor"),
-    "names": lfm2.GGUF["names"] | llama.name_blocks({
+    "names": lfm2.GGUF["names"] | name_blocks({
         "ffn_gate_inp": "feed_forward.gate",
         "exp_probs_b.bias": "feed_forward.expert_bias",
         **{f"ffn_{name}_exps": f"feed_forward.experts.{{e}}.{short}"

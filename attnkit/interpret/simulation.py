@@ -23,9 +23,9 @@ from attnkit.model.context import Model
 from attnkit.model.dtypes import LARGEST, Array, quiet, rounded
 from attnkit.model.graph.functions import NUMPY
 from attnkit.model.graph.graph import round_site
-from attnkit.model.graph.nodes import Inputs, Node
+from attnkit.model.graph.nodes import Inputs, Node, is_traced
 from attnkit.model.hooks import Hook, apply_hook
-from attnkit.model.passes.model_graph import is_traced, model_graph
+from attnkit.model.passes.model_graph import model_graph
 from attnkit.records import Labels, Record, Tensor, shared_labels
 
 ACCUMULATE = "accumulate"

@@ -16,7 +16,7 @@ from attnkit.help import read_page
 from attnkit.model.config import PatchConfig, SpecialTokens
 from tests.drawing import drawn_models
 from tests.places import MODELS
-from tests.registry import FOLDERS
+from tests.registry import DRAWN, FOLDERS
 
 
 def opened(name):
@@ -61,8 +61,7 @@ def test_all_layers_of_every_folder_are_there_in_their_shapes(name):
 def test_a_folder_for_every_family():
     published = sorted({*FOLDERS} - {"marian-native"})  # which has the configuration of Marian's own program
     families = {json.loads((MODELS / name / "config.json").read_text())["model_type"] for name in published}
-    names = ("decoders", "embedders", "vision", "sounds", "waves", "translators", "shortconv", "recall", "pictures", "moonshine")
-    kinds = [drawn_models(kind) for kind in names]
+    kinds = [drawn_models(kind) for kind in DRAWN]
     drawn = {model["config"]["model_type"] for models in kinds for model in models.values()}
     parts = {"gemma3", *(f"{family}_{tower}_model" for family in ("clip", "siglip") for tower in ("text", "vision"))}
     assert families | drawn | parts == set(FAMILIES)
