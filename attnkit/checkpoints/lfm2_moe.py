@@ -5,7 +5,7 @@ A router takes sigmoids, and a bias corrects its choice, as in DeepSeek-V3.
 
 from typing import Any
 
-from attnkit.checkpoints import lfm2
+from attnkit.checkpoints import lfm2, llama
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.deepseek_v3 import SIGMOID
 from attnkit.checkpoints.mixtral import MOST_EXPERTS, map_mixture
