@@ -31,7 +31,10 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def read_lfm2(raw: ConfigReader, stored: Weights, **choices: Any) -> Config:
-    """The configuration of an LFM2 with networks of the stated width; choices: fields of Config."""
+    """The configuration of an LFM2 with networks of the stated width.
+
+    choices  fields of Config
+    """
     raw.ignore("block_use_xavier_init", "conv_use_xavier_init", "block_mlp_init_scale", "block_out_init_scale")
     width, heads = raw.get_int("hidden_size"), raw.get_int("num_attention_heads")
     raw.expect(block_dim=width, conv_dim=width, conv_dim_out=width, num_heads=heads)  # stated twice

@@ -37,6 +37,7 @@ SYNTAX = {
     "input-x-gradient|integrated:N": "integrated:2",
     "length:N": "length:2",
     "transformers|vllm|llama.cpp|NAMES": "vllm",
+    "WxH": "64x48",
 }
 
 
