@@ -111,7 +111,8 @@ def test_help_explains_options_by_their_names_here_and_elsewhere():
     assert process.run("help", "top_k").out.startswith(b"--top-k K: sample from the K most probable tokens (decode)\n")
     assert process.run("help", "--top-k").out == process.run("help", "top_k").out
     lines = process.run("help", "d_model").out.decode().partition("`attnkit help lecture tokens`\n\n")[2].splitlines()
-    assert [re.findall(r"^--dim .*\((\w+)\)$", line) for line in lines] == [["embed"], ["posenc"], ["train"]]
+    owners = [re.findall(r"^--dim .*\((\w+)\)$", line) for line in lines]
+    assert owners == [["embed"], ["posenc"], ["encode"], ["train"]]
     assert process.run("help", "attend", "heads").out == b"--heads H: number of heads (attend)\n"
     assert process.run("help", "dtype").out.endswith(b"(all tools)\n")
     assert process.run("help", "top", "k").out == process.run("help", "top_k").out
