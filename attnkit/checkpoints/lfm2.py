@@ -23,6 +23,7 @@ FIELDS = llama.FIELDS | {
 MIXERS = {"conv": "shortconv", llama.FULL: "self"}  # kinds of layers, and what mixes their tokens
 NORMS = {"norm1": "operator_norm", "norm2": "ffn_norm"}
 TAPS = 3
+CENTRED = "an encoder is not supported: its short convolutions see a token on each side, and attention all tokens"
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
@@ -31,10 +32,12 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def read_lfm2(raw: ConfigReader, stored: Weights, **choices: Any) -> Config:
-    """The configuration of an LFM2 with networks of the stated width.
+    """Read an LFM2 whose networks have the stated width.
 
-    choices  fields of Config
+    choices: fields of Config. DataError for an encoder, whose convolutions are centred.
     """
+    if any(map(raw.has_architecture, ("BidirectionalModel", "BidirectionalForMaskedLM"))):
+        raise raw.error(CENTRED, "architectures")
     raw.ignore("block_use_xavier_init", "conv_use_xavier_init", "block_mlp_init_scale", "block_out_init_scale")
     width, heads = raw.get_int("hidden_size"), raw.get_int("num_attention_heads")
     raw.expect(block_dim=width, conv_dim=width, conv_dim_out=width, num_heads=heads)  # stated twice
@@ -115,8 +118,10 @@ def map_layers(raw: ConfigReader) -> Layers:
 def infer_mixers(file: Any) -> dict[str, Any]:
     """What mixes the tokens of each layer: none without key heads has attention.
 
-    DataError for layers with different numbers of key heads.
+    DataError for layers with different numbers of key heads, and for an encoder.
     """
+    if file.get("attention.causal") is False:
+        raise DataError(CENTRED, file.name)
     counts = file.get_counts("attention.head_count_kv")
     shared = {count for count in counts if count}
     if len(shared) > 1:

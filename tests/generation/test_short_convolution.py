@@ -21,6 +21,7 @@ from attnkit.model.formulas.causal_convolution import causal_convolution, last_w
 from attnkit.model.formulas.experts import route
 from attnkit.records import Record
 from tests.drawing import assert_near, drawn_models, keep_folders, write_model
+from tests.gguf_models import convert
 from tests.places import REFERENCES, arrays
 from tests.registry import load_core, place_of
 
@@ -154,6 +155,7 @@ def test_older_files_name_the_layers_with_attention(opened, tmp_path):
     ({"block_use_swiglu": False}, "block_use_swiglu"),
     ({"conv_L_cache": 0}, "conv_L_cache"),
     ({"conv_dim": 21}, "conv_dim"),
+    ({"architectures": ["Lfm2BidirectionalModel"]}, "an encoder is not supported: its short convolutions see a token"),
 ])  # fmt: skip
 def test_a_configuration_that_cannot_be_is_named(tmp_path, changes, problem):
     with pytest.raises(DataError, match=problem):
@@ -293,6 +295,15 @@ def test_what_each_part_adds_to_a_logit():
     assert [name for name in found.labels["part"] if "shortconv" in name] == [
         f"decoder.{number}.shortconv" for number in (0, 2, 3)]  # fmt: skip
     assert abs(found["x"][-1]) < 1e-5 < abs(found["x"][1]) and abs(found["x"].sum() - found["logit"]) < 1e-5
+
+
+def test_a_gguf_file_of_an_encoder_is_refused(tmp_path):
+    for changes, problem in (({"lfm2.attention.causal": False}, "an encoder is not supported"),
+                             ({"lfm2.attention.head_count_kv": [0, 1, 0, 0, 5]},
+                              r"head_count_kv \[0, 1, 0, 0, 5\]: layers with different numbers of heads")):  # fmt: skip
+        (tmp_path / "m.gguf").write_bytes(convert("lfm2", changes=changes))
+        with pytest.raises(DataError, match=problem):
+            open_checkpoint(str(tmp_path / "m.gguf"))
 
 
 def test_gates_are_divided_by_their_sum_and_a_millionth(opened):
