@@ -682,6 +682,7 @@ class Config:
             "position": self.position_count(stack_name) + positions.first,
             "window": cut.window if cut else 0,
             "place": cut.size if cut else self.taps,
+            "channel": self.width,
             "bucket": positions.buckets,
             "distance": 2 * positions.buckets,
             "head": stack.heads,

@@ -124,9 +124,9 @@ OWN: dict[str, dict[str, Axes]] = {
     "projection": {"w": ("embedding", "model"), "b": ("model",)},
     **dict.fromkeys(CONVOLUTIONS, CONVOLUTION),
     "position_conv": CONVOLUTION | {"g": ("place",)},
-    "shortconv": {"w": ("place", "model"), "b": ("model",)}
-    | {f"w{letter}": ("model", "model") for letter in "bcxo"}
-    | {f"b{letter}": ("model",) for letter in "bcxo"},
+    "shortconv": {"w": ("place", "channel"), "b": ("channel",), "wo": ("channel", "model"), "bo": ("model",)}
+    | {f"w{letter}": ("model", "channel") for letter in "bcx"}
+    | {f"b{letter}": ("channel",) for letter in "bcx"},
     "recall": RECALL,
     "scale1": {"w": ("model",)},
     "scale2": {"w": ("model",)},

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import model
+from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import DataError, UsageError
@@ -277,6 +277,25 @@ def test_a_layer_is_a_stage(tmp_path):
     with pytest.raises(UsageError, match="--add: needs a layer that mixes the tokens of a text"):
         attnkit.conv(Record({"x": np.ones((9, 3))}), model=place_of("whisper"), layer="encoder.conv1",
                      add=x)  # fmt: skip
+
+
+def test_a_pipeline_of_a_layer_has_the_trace_and_the_gradients_of_the_model(tmp_path):
+    x, place, layer = np.random.default_rng(0).normal(size=(5, 20)), place_of("lfm2"), "decoder.0.shortconv"
+    np.save(tmp_path / "x.npy", x)
+    stages = f"layernorm {tmp_path}/x.npy --model {place} --layer decoder.0.norm1 --keep residual"
+    stages += f" | conv --model {place} --layer {layer} --add :residual"
+    attnkit.run(stages, trace=str(tmp_path / "t.npz"))
+    trace, core, seen = formats.load(str(tmp_path / "t.npz")), load_core("lfm2"), {}
+    steps = model.layer_steps(core.config, "decoder", 0)[:2]
+    model.run(core, steps, x, model.Context(hook=lambda site: lambda one: seen.setdefault(site, one)))
+    for site, array in seen.items():
+        assert site == f"{layer}.output" or np.array_equal(trace[site], array), site
+    found = attnkit.grad(stages, of="x[3,7]")
+    assert found[f"{layer}.w"].shape == (3, 20) and found.axes_of(f"{layer}.wb") == ("model", "channel")
+    step = np.zeros((5, 20))
+    step[2, 3] = 1e-6
+    above, below = (model.run(core, steps, x + sign * step, model.Context())[3, 7] for sign in (1, -1))
+    assert found["0.input.x"][2, 3] == pytest.approx((above - below) / 2e-6, rel=1e-6)
 
 
 def test_a_rollout_names_the_layer_without_weights():

@@ -17,6 +17,7 @@ from attnkit.generation.options import is_same_file
 from attnkit.inputs import layers
 from attnkit.interpret.gradients.pipeline import gather_tensors, shorten_names
 from attnkit.interpret.stage_calls import part_prefix
+from attnkit.model.parameters import MIXERS, last_part, tool_of
 from attnkit.records import Labels, Record, Tensor, join_names
 
 INPUT = "0.input"
@@ -186,12 +187,17 @@ def trace_model(compute: Callable[..., Result], name: str, item: Item, values: M
     return {each: traced.tensor(each) for each in traced}
 
 
+TOOLS_OF_MIXERS = tuple(tool_of(mixer) for mixer in MIXERS)
+
+
 def name_layer(tool: str, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
     """The names of a layer's tensors in a trace of the model."""
-    if values.get("model_") is None or tool not in NAMES_OF_X:
+    if values.get("model_") is None or tool not in (*NAMES_OF_X, *TOOLS_OF_MIXERS):
         return {}
     layer = layers.find_layer(values["model_"], values["layer"], tool)
-    x = NAMES_OF_X[tool]
+    if tool not in NAMES_OF_X and last_part(layer) not in MIXERS:
+        return {}
+    x = NAMES_OF_X.get(tool, ".output")
     if x == ".output" and (values["residual"] or values["add"] is not None):
         x = ".residual"
     inner = () if tool in ("embed", "posenc") else names
