@@ -19,7 +19,7 @@ from attnkit.formats.gguf import FLAG, NUMERIC, TEXT, TEXTS, WHOLE, WHOLES, Meta
 from attnkit.formats.streams import name_errors, prefix_errors
 from attnkit.records import Array
 from attnkit.tokenizers.files import LARGEST_ID, TokenizerFolder
-from attnkit.tokenizers.huggingface import QWEN2_PATTERN
+from attnkit.tokenizers.huggingface import QWEN2_PATTERN, QWEN35_PATTERN
 
 PREFIX, HF_JSON = "tokenizer.ggml.", "tokenizer.huggingface.json"
 FILES = {"gpt2": "tokenizer.json", "llama": "tokenizer.model", "t5": "spiece.model", "bert": "vocab.txt"}
@@ -62,10 +62,6 @@ DEEPSEEK = (  # line ends, then the letters and the marks of each language model
     (r"[\r\n]", rf"\s?[{CASED}]+", "\\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", "[一-龥ࠀ-一가-퟿]+", r"\p{N}+"),
     (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
 )
-QWEN35 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
-    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-)
 SEED_CODER = (
     rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|{LETTERS}\p{{L}}+|\p{{N}}"
     r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -96,7 +92,7 @@ SPLITS = {
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "kormo", "f2llmv2"),
                     Splitter((QWEN2_PATTERN,), normalizes=True)),
     "stablelm2": Splitter((QWEN2_PATTERN,)),
-    "qwen35": Splitter(QWEN35),
+    "qwen35": Splitter((QWEN35_PATTERN,), normalizes=True),
     "seed-coder": Splitter(SEED_CODER),
     "tekken": Splitter(TEKKEN, whole=True),
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), Splitter(GPT4O)),

@@ -10,6 +10,7 @@ from attnkit.model.config import Config
 VARIANT_OF = qwen3_next
 FIELDS = {key: value for key, value in qwen3_next.FIELDS.items() if key not in ("dense layers", "router")}
 FIELDS |= {"hidden width": "moe_intermediate_size"}
+TOKENIZER = "Qwen3_5Tokenizer"
 PREFIXES = qwen3_5_text.PREFIXES
 
 

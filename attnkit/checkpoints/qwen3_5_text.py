@@ -15,6 +15,7 @@ from attnkit.model.dtypes import Array
 VARIANT_OF = qwen3_next
 MIXTURES = ("experts", "chosen experts", "expert width", "dense layers", "router", "shared width")
 FIELDS = {key: value for key, value in qwen3_next.FIELDS.items() if key not in MIXTURES}
+TOKENIZER = "Qwen3_5Tokenizer"
 PREFIXES = ("model.", "model.language_model.", "language_model.")
 
 

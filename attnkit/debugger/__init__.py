@@ -7,6 +7,7 @@ names.py     the site of a model that each name of a dump is; modules.py: the mo
 layouts.py   an array of a dump in the layout of its site; matching.py: pairs by value where names say nothing
 graphs.py    the model as a graph of nodes, with kinds of nodes that only slips have; pictures.py: its pixels
 slips.py     what implementations get wrong, by kind of node: another option or input of a node, in words
+state_slips.py  the same of layers that keep a state, and of gates of heads
 verdict.py   a row for each site: what it inherits, what it adds, and the slips that explain it
 hooks.py     scripts that record what another engine computes, of the folder scripts
 hashes.py    two runs of one engine by digests

@@ -1,5 +1,6 @@
 """Compare an implementation's dump with a model or another dump, site by site."""
 
+import math
 import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -270,6 +271,8 @@ class Implementation(Mapping[str, Array]):
             array = array.reshape(len(array), -1, shape[-1])
         if site.endswith(".rows") and array.shape in (shape[-2:], (1, *shape[-2:])):  # often the same for all texts
             array = np.broadcast_to(array.reshape(shape[-2:]), shape)
+        if ".recall." in site and array.ndim == 2 and array.size == math.prod(shape):
+            array = array.reshape(shape)  # of a module that reads each head as a row
         axes = layouts.site_axes(site, len(shape))
         heads = self.graph.nodes[site].options.get("heads", 0) if site.endswith("_projected") else 0
         layer, _, part = site.rpartition(".")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.debugger import pictures
+from attnkit.debugger import pictures, state_slips
 from attnkit.debugger.pictures import PictureInput, pixel_node
 from attnkit.model.config import ConvolutionLayer
 from attnkit.model.context import Model
@@ -43,7 +43,8 @@ def debugged_graph(core: Model, inputs: Inputs, picture: PictureInput | None = N
     """
     graph = model_graph(core, inputs)
     before = {} if picture is None else {"pixels": pixel_node(picture)}
-    return replace(graph, nodes={**before, **graph.nodes}, kinds={**graph.kinds, **pictures.KINDS, **KINDS})
+    kinds = {**graph.kinds, **pictures.KINDS, **state_slips.KINDS, **KINDS}
+    return replace(graph, nodes={**before, **graph.nodes}, kinds=kinds)
 
 
 def _split_wrong(scope: Scope, x: Array) -> Array:

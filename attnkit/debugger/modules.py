@@ -236,7 +236,8 @@ class _Finder:
                 is_scaled = node.kind == "words" and fact_of(self.family, "SCALES_EMBEDDINGS", False)
                 leaf.outputs.setdefault(key, []).append(Held(entry.layer) if is_scaled else entry.held)
             if node.kind not in ("rows", "types", "patches", "alignment") and node.options.get("factor", 1.0) == 1:
-                leaf.inputs = dict.fromkeys(READ, node.inputs[0])
+                first = self.nodes[node.inputs[0]] if node.kind == "gated" else node
+                leaf.inputs = dict.fromkeys(READ, first.inputs[0])
         if entry.held.site.endswith(".router"):  # whose module returns the choice too
             choice = [f"{node.layer}.{name}" for name in ("gates", "chosen")]
             leaf.outputs |= {str(at): [Held(site)] for at, site in enumerate(choice, start=1)}

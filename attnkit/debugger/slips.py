@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit import model
+from attnkit.debugger import state_slips
 from attnkit.inputs.image_processor import CLIP_MEAN, CLIP_STD, IMAGENET_MEAN, IMAGENET_STD
 from attnkit.model.config import POSITION_CONVOLUTION, ConvolutionLayer
 from attnkit.model.dtypes import Array
@@ -81,6 +82,11 @@ class KindSlips(NamedTuple):
     changes: Changes = _none
     numbers: Callable[[Graph, Node], Iterator[NumberRow]] = _none
     fit: Callable[[Graph, Node, Sequence[Array], Array, float], Iterator[Change]] | None = None
+
+    def and_also(self, more: Changes) -> "KindSlips":
+        """The row with further changes."""
+        own = self.changes
+        return self._replace(changes=lambda graph, node: itertools.chain(own(graph, node), more(graph, node)))
 
 
 def slips_of(node: Node) -> KindSlips:
@@ -525,6 +531,9 @@ def slip_types(graph: Graph, node: Node) -> Iterator[Change]:
 def slip_scale(graph: Graph, node: Node) -> Iterator[Change]:
     """Slips of the factor on embeddings, and on scores."""
     factor = node.options["factor"]
+    if node.site.endswith(".recall.q"):
+        yield "the scale of the queries of the state is missing", node.change(factor=1.0)
+        return
     if (rules := node.options.get("rules")) is None:
         width = math.sqrt(graph.core.config.width)
         if factor != 1:
@@ -791,6 +800,8 @@ def slip_heads(graph: Graph, node: Node) -> Iterator[Change]:
     if node.options["heads"] > 1:
         yield "heads are split without transposing", node.change(splits="no transposing")
         yield HEADS_LAST, node.change(splits="heads last")
+    if node.site.rpartition(".")[0] not in graph.core.config.attention_rules or letter == "gate":
+        return
     if node.options.get("splits") != "before":  # by a norm
         projected = tuple(f"{node.site[:-1]}{one}_projected" for one in "qkv")
         yield from _cut_fused(graph, node, letter, node._replace(inputs=projected))
@@ -1588,3 +1599,5 @@ SLIPS: dict[str, KindSlips] = {
     "pool": KindSlips(slip_pool),
     "logits": KindSlips(slip_logits, number_logits),
 }
+for _kind, _changes in state_slips.SLIPS.items():
+    SLIPS[_kind] = SLIPS.get(_kind, KindSlips()).and_also(_changes)

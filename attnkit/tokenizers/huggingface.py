@@ -45,6 +45,11 @@ QWEN2_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+QWEN35_PATTERN = (  # the same with marks as letters
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN_PATTERNS = {"Qwen2Tokenizer": QWEN2_PATTERN, "Qwen3_5Tokenizer": QWEN35_PATTERN}
 
 
 def clean_up(text: str) -> str:
@@ -238,8 +243,8 @@ def load_bpe(folder: TokenizerFolder) -> Tokenizer:
         byte_level = library.pre_tokenizers.ByteLevel
         tokenizer.pre_tokenizer = byte_level(add_prefix_space=has_prefix)
         tokenizer.decoder = library.decoders.ByteLevel()
-        if kind == "Qwen2Tokenizer":
-            split = library.pre_tokenizers.Split(library.Regex(QWEN2_PATTERN), behavior="isolated")
+        if kind in QWEN_PATTERNS:
+            split = library.pre_tokenizers.Split(library.Regex(QWEN_PATTERNS[kind]), behavior="isolated")
             to_bytes = byte_level(add_prefix_space=False, use_regex=False)
             tokenizer.normalizer = library.normalizers.NFC()
             tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([split, to_bytes])

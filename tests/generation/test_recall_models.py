@@ -3,6 +3,7 @@
 What the numbers are, and how they were made: tests/references/make_recall.py.
 """
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
+from attnkit.checkpoints.checkpoint import open_tokenizer
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import DataError
 from attnkit.generation.kv_cache_file import cache_record, read_cache
@@ -193,6 +195,17 @@ def test_the_text_model_says_whether_the_head_is_tied(name):
         own = {key: one for key, one in (raw["text_config"] | {"tie_word_embeddings": text}).items() if one is not ...}
         table = published_tensors(raw | {"text_config": own, "tie_word_embeddings": whole})
         assert bool(table.specs["head"]["w"].tied) is is_tied
+
+
+@pytest.mark.parametrize(("family", "count"), [("qwen3_next", 3), ("qwen3_5", 2), ("qwen3_5_moe_text", 2)])
+def test_marks_are_letters_of_a_word_in_qwen_3_5(tmp_path, family, count):
+    """x and the first byte of the mark after it are one token, unless the mark is a part of its own."""
+    alphabet = dict.fromkeys(chr(one) for one in (*range(33, 127), *range(161, 173), *range(174, 324)))
+    vocab = {one: at for at, one in enumerate([*alphabet, "xÌ"])}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    (tmp_path / "merges.txt").write_text("x Ì\n")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    assert len(open_tokenizer(str(tmp_path)).encode("x\u0301").ids) == count
 
 
 SLIPS = {  # what a port gets wrong -> a layer's parameters, or its rules, as it has them

@@ -232,7 +232,7 @@ slip("1 + weight of q's norm", "the norm multiplies by 1 + weight, not by weight
 slip(
     "weight without 1",
     "the norm multiplies by weight, not by 1 + weight",
-    tried=("gemma", "gemma2", "gemma3"),
+    tried=("gemma", "gemma2", "gemma3", "qwen3_next"),
 )(with_offset(0.0))
 slip("1 added twice", "the norm multiplies by 1 + weight, not by weight", tried=("gemma", "gemma2"))(with_offset(2.0))
 

@@ -60,7 +60,8 @@ FAMILIES = (
 PICTURE = HERE / "models" / "vit.png"
 TOWERS = {"clip": "CLIPVisionModel", "siglip": "SiglipVisionModel"}  # of images, of models with a tower of texts
 WIDE = {"dinov2-wide": "dinov2"}  # models that read a wider image than their own, whose positions are resized
-DRAWN = ("decoders", "shortconv", "vision", "sounds", "waves")  # kinds of models whose weights are drawn by their names
+# kinds of models whose weights are drawn by their names
+DRAWN = ("decoders", "recall", "shortconv", "vision", "sounds", "waves")
 
 
 @functools.cache
@@ -1148,6 +1149,13 @@ FROZEN_PARTS = {
         ("lfm2", "B and C exchanged"), ("lfm2", "convolution a token late"), ("lfm2-biases", "convolution with silu"),
         ("lfm2-biases", "taps turned around"),
     ),
+    ("decoder.3.norm1", "decoder.3.recall"): (
+        ("qwen3_next", "heads of values in turn"), ("qwen3_next", "error against the undecayed state"),
+        ("qwen3_next", "queries and keys of any length"), ("qwen3_next", "β without sigmoid"),
+        ("qwen3_next", "convolution of a state a token late"), ("qwen3_next", "1 + weight of a state"),
+    ),
+    ("decoder.1.norm1", "decoder.1.self"): (("qwen3_next", "queries and gates in halves"),),
+    "decoder.0.recall": (("qwen3_next", "padding in a state"),),
     "decoder.0": (("deepseek_v2", "latent rotation in the other layout"),),
     "decoder.0.shortconv": (("lfm2", "padding in the windows"),),
     "decoder.1.shortconv": (("lfm2-biases", "biases of padding in the windows"),),
@@ -1293,6 +1301,7 @@ if __name__ == "__main__":
         "image_slips",
         "sound_slips",
         "shortconv_slips",
+        "recall_slips",
     ):  # which add their cases to those of this module
         importlib.import_module(cases)
     importlib.import_module("make_slips").main()

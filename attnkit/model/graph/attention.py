@@ -137,7 +137,7 @@ def _angles(scope: Scope, width: int) -> tuple[Array, Array]:
     return cos * factor, sin * scope.option("direction", 1) * factor
 
 
-def _norm_heads(scope: Scope, x: Array) -> Array:
+def norm_heads(scope: Scope, x: Array) -> Array:
     """Norm of projected queries or keys: (B, T, H*K) -> (B, H, T, K)."""
     heads, norm = scope.option("heads"), scope.option("norm")
     if scope.option("rotates"):
@@ -360,7 +360,7 @@ def _join(scope: Scope, x: Array) -> Array:
 
 KINDS = {
     "expand": Kind(value=apply_linear, pullback=apply_linear_backward, cost=count_product),
-    "norm of heads": Kind(value=_norm_heads, pullback=_undo_norm_heads, cost=_count_norm),
+    "norm of heads": Kind(value=norm_heads, pullback=_undo_norm_heads, cost=_count_norm),
     "heads": Kind(value=_heads, pullback=_undo_heads, cost=_count_heads),
     "latent keys": Kind(value=_latent_keys, pullback=_undo_latent_keys, cost=_count_heads),
     "scores": Kind(
