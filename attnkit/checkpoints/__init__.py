@@ -6,10 +6,12 @@ config_reader.py    `ConfigReader`: config.json with every value checked
 harmless_keys.py    the keys that a family does not read: computations are refused, others pass
 unread_tensors.py   the stored tensors that no layer reads: harmless ones by name, with their reasons, and all others
 publishing.py       the inverse: the tensors that a configuration requires, a model of tensors in memory
+outline.py          what config.json alone says: without weights, or of a family that is not known
 weights.py          the tensors of a folder, in one safetensors file or in shards; `TensorSpec`: where a parameter is
                     stored, and in which form
 bert.py gpt2.py …   one file for each `model_type`: its choices, and its tensors by layer
 label_heads.py      the heads of text encoders that give labels: of a text, of tokens, answers
+rerankers.py        the files of sentence-transformers of a reranker
 sentence_modules.py the files of sentence-transformers: pooling, dense layers, prompts
 static_embedding.py a table of vectors of tokens without layers, of sentence-transformers and model2vec
 late_interaction.py the settings of models with a vector for each token, as ColBERT

@@ -2,6 +2,7 @@
 
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -16,13 +17,13 @@ from attnkit.cli.constraints import Constraints
 from attnkit.cli.stage import Stage
 from attnkit.cli.tool import PythonForm, Records
 from attnkit.display.cells import Cells
-from attnkit.errors import DataError, UsageError, counted, format_bytes
+from attnkit.errors import AttnkitNote, DataError, UsageError, counted, format_bytes
 from attnkit.formats.streams import name_errors
 from attnkit.interpret import cost as counting
 from attnkit.interpret.cost import QUANTITIES, format_count
 from attnkit.interpret.stage_calls import StageCall
 from attnkit.model.graph.costs import Cost, ModelShapes
-from attnkit.records import Labels, Record, Tensor, shared_labels
+from attnkit.records import Labels, Record, Tensor, join_names, shared_labels
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -37,16 +38,18 @@ SWEEP = re.compile(r"(tokens|generate|batch)=([1-9][0-9]{0,7}):([1-9][0-9]{0,7})
 
 @dataclass(frozen=True)
 class Models:
-    """The models of one call, and their folders."""
+    """The models of one call, their folders, and what marks one that is not opened."""
 
     folders: Sequence[str]
     checkpoints: "Sequence[Checkpoint]"
+    marks: Sequence[str] = ()
 
     @property
     def names(self) -> list[str]:
-        """The last parts of the folders, whole paths if these are the same."""
+        """The last parts of the folders, whole paths if these are the same, and marks."""
         short = [os.path.basename(os.path.normpath(folder)) for folder in self.folders]
-        return short if len({*short}) == len(short) else [*self.folders]
+        names = short if len({*short}) == len(short) else [*self.folders]
+        return [name + f" ({mark})" * bool(mark) for name, mark in zip(names, self.marks, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,24 @@ def read_operands(stage: Stage, upstream: Records | None) -> "Models | Ran":
             return sweep_pipeline(stage, first, upstream) if is_swept else run_pipeline(stage, first, upstream)
     if len({os.path.realpath(folder) for folder in stage.operands}) < len(stage.operands):
         raise UsageError(f"expected two models, got {first} twice")
-    checkpoints = [*map(operands.load_model, stage.operands)]
+    opened = [*map(open_counted, stage.operands)]
+    checkpoints = [one for one, _ in opened]
     stage.files.loaded |= dict(zip(("folder", "other"), checkpoints, strict=False))
-    return Models(stage.operands, checkpoints)
+    return Models(stage.operands, checkpoints, [mark for _, mark in opened])
+
+
+def open_counted(folder: str) -> "tuple[Checkpoint, str]":
+    """Open a model, or count one by its config.json alone, with a note and a mark."""
+    from attnkit.checkpoints.outline import Outline, open_outline
+
+    opened = open_outline(folder)
+    if not isinstance(opened, Outline):
+        return opened, ""
+    if opened.model is None:
+        raise DataError(f"{opened.problem}; attnkit show {folder} --facts prints what it states", folder)
+    unread = f", without {join_names(opened.unread, 6)}" if opened.unread else ""
+    warnings.warn(f"{folder}: {opened.problem}{unread}", AttnkitNote, stacklevel=2)
+    return opened.model, opened.mark
 
 
 def run_pipeline(stage: Stage, text: str, upstream: Records | None) -> Ran:
@@ -410,7 +428,8 @@ def memory_text(record: Record) -> str:
     for side, model in enumerate(sides):
         held = [f"{name.replace('_', ' ')} {format_bytes(int(record[name][side]))}" for name in names[::-1]
                 if name in record and record[name][side]]  # fmt: skip
-        parts.append(f"{model}: {', '.join(held)}" if len(sides) > 1 else ", ".join(held))
+        is_named = len(sides) > 1 or model.endswith(")")  # one that is marked
+        parts.append(f"{model}: {', '.join(held)}" if is_named else ", ".join(held))
     if "flops" in record:
         rates = f"{float(record['flops']) / 1e9:.1f} GFLOP/s", f"{float(record['bandwidth']) / 1e9:.1f} GB/s"
         parts.append(f"this machine: {rates[0]}, {rates[1]}")

@@ -49,6 +49,13 @@ class CheckpointRecord(Record):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class OutlineRecord(Record):
+    """What config.json alone says of a model that is not opened."""
+
+    outline: Any = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class PatchRecord(Record):
     """Maps (..., row, column) over the patches of a picture.
 
@@ -72,10 +79,12 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
         return Records(None, iter([read_pair(stage)]))
     folder, name = split_folder(stage.operands[0]) if stage.operands else ("", "")
     pipeline, names = stage.parameters["pipeline"], stage.parameters["name"]
-    if (stage.parameters["facts"] or stage.parameters["hooks"]) and folder and not name:
+    if stage.parameters["hooks"] and folder and not name:
         checkpoint = operands.load_model(stage.operands[0])
         stage.files.loaded["folder"] = checkpoint
         return Records(None, iter([CheckpointRecord({}, checkpoint=checkpoint, whole=True)]))
+    if stage.parameters["facts"] and folder and not name:
+        return Records(None, iter([read_facts(stage)]))
     if not folder:
         if pipeline is not None:
             raise UsageError(NO_FOLDER, "--pipeline")
@@ -98,6 +107,17 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
     stage.files.loaded["folder"] = checkpoint
     tensors = model_summary.checkpoint_record(checkpoint, name, names).tensors
     return Records(None, iter([CheckpointRecord(tensors, checkpoint=checkpoint, whole=not (name or names))]))
+
+
+def read_facts(stage: Stage) -> "CheckpointRecord | OutlineRecord":
+    """Open a model without its tensors, or read what its config.json alone states."""
+    from attnkit.checkpoints.outline import Outline, open_outline
+
+    opened = open_outline(stage.operands[0])
+    if isinstance(opened, Outline):
+        return OutlineRecord({}, outline=opened)
+    stage.files.loaded["folder"] = opened
+    return CheckpointRecord({}, checkpoint=opened, whole=True)
 
 
 def read_gguf(stage: Stage, path: str, name: str, names: Sequence[str]) -> CheckpointRecord:
@@ -315,6 +335,10 @@ def show(
 
         return write_hooks(record.checkpoint, hooks)
     if facts:
+        if isinstance(record, OutlineRecord):
+            from attnkit.interpret.model_sheet import describe_outline
+
+            return describe_outline(record.outline)
         if not isinstance(record, CheckpointRecord):
             raise UsageError("needs the folder of a model, or its GGUF file: attnkit show DIR --facts", "--facts")
         from attnkit.interpret.model_sheet import describe_model

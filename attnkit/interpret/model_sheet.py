@@ -26,6 +26,7 @@ from attnkit.records import Tensor, join_names
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
+    from attnkit.checkpoints.outline import Outline
 
 
 MOST = 8  # words in a row
@@ -97,14 +98,16 @@ class FactSheet(ReportRecord):
     for a fact that config.json states, `equal` for one that both models share.
 
     models  the folder and the facts of each model
+    legend  what the columns and marks mean
     """
 
     models: Mapping[str, Sequence[Fact]] = field(kw_only=True, compare=False)
+    legend: str = field(kw_only=True, compare=False, default=LEGEND)
 
     def blocks(self, style: Style) -> list[Block]:
         heads, rows = self.cells()
         if len(self.models) == 1:
-            return [TextTable(heads, rows, title=next(iter(self.models)), footer=LEGEND)]
+            return [TextTable(heads, rows, title=next(iter(self.models)), footer=self.legend)]
         equal = counted(int(self["equal"].sum()), "fact") + " equal"
         return [TextTable(heads, rows, footer=equal) if rows else Text(f"the same: {equal}")]
 
@@ -119,12 +122,29 @@ class FactSheet(ReportRecord):
 
 def describe_model(checkpoint: "Checkpoint") -> FactSheet:
     """The sheet of one model."""
-    facts = model_facts(checkpoint)
+    return facts_sheet(checkpoint.folder, model_facts(checkpoint))
+
+
+def describe_outline(outline: "Outline") -> FactSheet:
+    """The sheet of a model that is not opened, with the reason as its legend.
+
+    Of a family that is not known it has the keys whose meaning is usual, with their values as they are.
+    """
+    if outline.model and not outline.facts:
+        return facts_sheet(outline.folder, model_facts(outline.model), f"{outline.problem}; {LEGEND}")
+    facts = [Fact(name, str(value), key, is_stated=True) for name, (key, value) in outline.facts.items()]
+    if outline.model:
+        facts += [Fact("parameters", f"about {outline.model.parameter_count:,}, {outline.mark}")]
+    unread = f"; not read: {join_names(outline.unread, MOST)}" if outline.unread else ""
+    return facts_sheet(outline.folder, facts, f"{outline.problem}; the keys have their usual meaning{unread}")
+
+
+def facts_sheet(folder: str, facts: Sequence[Fact], legend: str = LEGEND) -> FactSheet:
     words: dict[str, Any] = {"fact": [fact.name for fact in facts], "value": [fact.value for fact in facts]}
     words["key"] = [fact.key or fact.file or FIXED for fact in facts]
     tensors = {"stated": Tensor(np.array([fact.is_stated for fact in facts]), ("fact",))}
     tensors |= {name: Tensor(np.ones(len(facts), bool), (name,)) for name in ("value", "key")}
-    return FactSheet(tensors, words, models={checkpoint.folder: facts})
+    return FactSheet(tensors, words, models={folder: facts}, legend=legend)
 
 
 def compare_models(a: "Checkpoint", b: "Checkpoint") -> FactSheet:
@@ -184,7 +204,9 @@ def file_facts(checkpoint: "Checkpoint") -> dict[str, str]:
     return {
         "towers": ", ".join(one.folder for one in checkpoint.towers.values()),
         "parameters": f"{checkpoint.parameter_count:,}",
-        "on disk": f"{size} in {os.path.basename(files[0]) if len(files) == 1 else f'{len(files)} files'}",
+        "on disk": f"{size} in {os.path.basename(files[0]) if len(files) == 1 else f'{len(files)} files'}"
+        if files
+        else "no weights",
         "not read": unread_text(checkpoint),
         "dtype": ", ".join(f"{name} ({n} of {len(stored)})" if at else name for at, (name, n) in enumerate(dtypes)),
     }
