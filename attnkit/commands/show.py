@@ -79,12 +79,8 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
         return Records(None, iter([read_pair(stage)]))
     folder, name = split_folder(stage.operands[0]) if stage.operands else ("", "")
     pipeline, names = stage.parameters["pipeline"], stage.parameters["name"]
-    if stage.parameters["hooks"] and folder and not name:
-        checkpoint = operands.load_model(stage.operands[0])
-        stage.files.loaded["folder"] = checkpoint
-        return Records(None, iter([CheckpointRecord({}, checkpoint=checkpoint, whole=True)]))
-    if stage.parameters["facts"] and folder and not name:
-        return Records(None, iter([read_facts(stage)]))
+    if (stage.parameters["facts"] or stage.parameters["hooks"]) and folder and not name:
+        return Records(None, iter([read_facts(stage) if stage.parameters["facts"] else read_model(stage)]))
     if not folder:
         if pipeline is not None:
             raise UsageError(NO_FOLDER, "--pipeline")
@@ -118,6 +114,13 @@ def read_facts(stage: Stage) -> "CheckpointRecord | OutlineRecord":
         return OutlineRecord({}, outline=opened)
     stage.files.loaded["folder"] = opened
     return CheckpointRecord({}, checkpoint=opened, whole=True)
+
+
+def read_model(stage: Stage) -> CheckpointRecord:
+    """Open a model without reading its tensors."""
+    checkpoint = operands.load_model(stage.operands[0])
+    stage.files.loaded["folder"] = checkpoint
+    return CheckpointRecord({}, checkpoint=checkpoint, whole=True)
 
 
 def read_gguf(stage: Stage, path: str, name: str, names: Sequence[str]) -> CheckpointRecord:
