@@ -4,7 +4,7 @@ Queries and keys are normed by head. The norm that is called `embedding_norm` fo
 a short convolution has three parts: the gate before it, the gate after it, and what it reads.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -113,6 +113,25 @@ def map_layers(raw: ConfigReader) -> Layers:
         "decoder.norm": norm("embedding_norm", biased=False),
     }
     return {**llama.map_llama(raw, norms=NORMS, tied=tied), **own}
+
+
+def new_values(recipe: Any, special: Mapping[str, int]) -> dict[str, Any]:
+    """The values of a new model's config.json, beside its sizes.
+
+    Every third layer has attention.
+    """
+    return {
+        "architectures": ["Lfm2ForCausalLM"],
+        "block_auto_adjust_ff_dim": False,
+        "block_ff_dim": llama.new_values(recipe, special)["intermediate_size"],
+        "conv_L_cache": TAPS,
+        "conv_bias": False,
+        "initializer_range": 0.02,
+        "layer_types": [llama.FULL if number % 3 == 2 else "conv" for number in range(recipe.layers)],
+        "norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "tie_word_embeddings": True,
+    }
 
 
 def infer_mixers(file: Any) -> dict[str, Any]:
