@@ -846,12 +846,18 @@ def read_model(family: Family, reader: ConfigReader, weights: Weights) -> tuple[
     if start is not None and vocab and start >= vocab:
         problem = f"decoder_start_token_id {start} is outside the vocabulary of {vocab}"
         raise reader.error(problem, "decoder_start_token_id")
-    params = Parameters(config, weights, expand_layers(config, layers))
+    specs = expand_layers(config, layers)
+    params = Parameters(config, weights, {layer: _in_files(one, weights) for layer, one in specs.items()})
     _check_positions(reader, config)  # of sizes that the shapes of tensors have confirmed
     if not reader.values.path:  # of a tower, the model that it belongs to does
         has_cache = config.decoder is not None and not config.is_recurrent
         note_unread(reader, config.family, has_cache=has_cache)
     return config, params
+
+
+def _in_files(specs: Mapping[str, TensorSpec], weights: Weights) -> dict[str, TensorSpec]:
+    """The forms that the parameters of a layer have in files."""
+    return {name: spec.in_files(weights) if spec.other else spec for name, spec in specs.items()}
 
 
 def read_family(family: Family, reader: ConfigReader, weights: Weights, strict: bool = True) -> tuple[Config, Layers]:

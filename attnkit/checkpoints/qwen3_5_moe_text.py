@@ -4,7 +4,7 @@ from functools import partial
 
 from attnkit.checkpoints import llama, qwen3_5_text, qwen3_moe, qwen3_next
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.weights import Layers, Weights
+from attnkit.checkpoints.weights import Layers, TensorSpec, Weights, map_fused
 from attnkit.model.config import Config
 
 VARIANT_OF = qwen3_next
@@ -22,7 +22,15 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    return qwen3_next.add_experts(qwen3_5_text.map_layers(raw))
+    """Map experts one by one, as transformers saves them, or all in one tensor, as they are published."""
+    layers, count = qwen3_next.add_experts(qwen3_5_text.map_layers(raw)), raw.get_int("num_experts", 256)
+    gates, down = (f"{qwen3_moe.MIXTURE}.experts.{name}_proj" for name in ("gate_up", "down"))
+    packed = {**map_fused("13", gates), "w2": TensorSpec((down,), transposed=True)}
+    experts = {
+        name: spec._replace(other=packed[name]._replace(stacked=count))
+        for name, spec in layers["decoder.{n}.expert"].items()
+    }
+    return {**layers, "decoder.{n}.expert": experts}
 
 
 EXPERTS = llama.name_gguf({**qwen3_moe.GGUF_EXPERTS, "ffn_norm": ""})

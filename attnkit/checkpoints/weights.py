@@ -201,6 +201,7 @@ class TensorSpec(NamedTuple):
     padding_row   value of one more row at the end, which the published tensor lacks
     tied          the one of `names` that the parameter is tied to, and is published as; one before it that is stored is
                   a copy of it, or has other numbers, which count, with a warning; "": the parameter is not tied
+    other         another form, of files that store its tensor and none of `names`; None: there is none
     """
 
     names: tuple[str, ...]
@@ -215,6 +216,12 @@ class TensorSpec(NamedTuple):
     leading_ones: int = 0
     padding_row: float | None = None
     tied: str = ""
+    other: "TensorSpec | None" = None
+
+    def in_files(self, weights: Weights) -> "TensorSpec":
+        """The form that the parameter has in files, without another one."""
+        has_other = self.other is not None and not weights.has(*self.names) and weights.has(*self.other.names)
+        return self.other if self.other is not None and has_other else self._replace(other=None)
 
     def tied_to(self, name: str) -> "TensorSpec":
         """The spec of a parameter tied to a tensor, unless it has its own; "": to none."""
@@ -224,6 +231,9 @@ class TensorSpec(NamedTuple):
         """The spec of one layer, and of one of its experts."""
         if number is None:
             return self
+        if self.other is not None:
+            other = self.other.with_numbers(number, expert)
+            return self._replace(other=None).with_numbers(number, expert)._replace(other=other)
         names = [name.replace("{n}", str(number)).replace("{k}", str(number + 1)) for name in self.names]
         if expert is None:
             return self._replace(names=tuple(names))

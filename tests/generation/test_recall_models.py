@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
@@ -195,6 +196,30 @@ def test_the_text_model_says_whether_the_head_is_tied(name):
         own = {key: one for key, one in (raw["text_config"] | {"tie_word_embeddings": text}).items() if one is not ...}
         table = published_tensors(raw | {"text_config": own, "tie_word_embeddings": whole})
         assert bool(table.specs["head"]["w"].tied) is is_tied
+
+
+@pytest.mark.parametrize("name", ["qwen3_5_moe_text", "qwen3_5_moe"])
+def test_experts_in_one_tensor(tmp_path, name):
+    """Published files have all experts of a layer in one tensor, gates before linear parts."""
+    folder = tmp_path
+    write_model(name, folder, np.float64, "recall")
+    expected = logits(layers.core_model(open_checkpoint(str(folder))), frozen(name, "ids"))
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    stacks = {}
+    for one in [one for one in tensors if ".experts." in one]:
+        mixture, _, rest = one.partition(".experts.")
+        number, kind = rest.split(".")[:2]
+        stacks.setdefault(f"{mixture}.experts", {}).setdefault(kind, {})[int(number)] = tensors.pop(one)
+    for mixture, kinds in stacks.items():
+        gates, linear, down = (
+            np.stack([kinds[f"{kind}_proj"][number] for number in range(len(kinds["up_proj"]))])
+            for kind in ("gate", "up", "down")
+        )
+        tensors[f"{mixture}.gate_up_proj"] = np.concatenate([gates, linear], axis=1)
+        tensors[f"{mixture}.down_proj"] = down
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+    packed = layers.core_model(open_checkpoint(str(folder)))
+    assert_near(logits(packed, frozen(name, "ids")), expected, 0)
 
 
 @pytest.mark.parametrize(("family", "count"), [("qwen3_next", 3), ("qwen3_5", 2), ("qwen3_5_moe_text", 2)])
