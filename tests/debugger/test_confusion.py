@@ -371,6 +371,42 @@ DRAWN = {
         {"the gate of the shared expert is missing"},
     ),
     "qwen3_moe-one-expert": ("qwen3_moe", "decoder.3.ffn.chosen", {"1 expert computes each token, not 3"}),
+    "qwen3_next-1-+-weight-of-a-state": (
+        "qwen3_next",
+        "decoder.3.recall.gated",
+        {"the norm multiplies by 1 + weight, not by weight"},
+    ),
+    "qwen3_next-beta-without-sigmoid": (
+        "qwen3_next",
+        "decoder.3.recall.joined",
+        {"the activation is missing (expected sigmoid)"},
+    ),
+    "qwen3_next-convolution-of-a-state-a-token-late": (
+        "qwen3_next",
+        "decoder.3.recall.joined",
+        {"the convolution is shifted by one: a token does not see itself"},
+    ),
+    "qwen3_next-error-against-the-undecayed-state": (
+        "qwen3_next",
+        "decoder.3.recall.joined",
+        {"the error of the delta rule is against the state before its decay, not after it"},
+    ),
+    "qwen3_next-heads-of-values-in-turn": (
+        "qwen3_next",
+        "decoder.3.recall.joined",
+        {"key heads are repeated in turn, not in blocks"},
+    ),
+    "qwen3_next-padding-in-a-state": ("qwen3_next", "decoder.0.recall.joined", {"padding is written to the state"}),
+    "qwen3_next-queries-and-gates-in-halves": (
+        "qwen3_next",
+        "decoder.1.self.q_normed",
+        {"queries and gates are the halves of their projection (it has those of each head by turns)"},
+    ),
+    "qwen3_next-queries-and-keys-of-any-length": (
+        "qwen3_next",
+        "decoder.3.recall.joined",
+        {"queries and keys are not normalized to length 1"},
+    ),
     "siglip-patches-with-channels-last": (
         "siglip",
         "encoder.positions",

@@ -1151,7 +1151,7 @@ FROZEN_PARTS = {
     ),
     ("decoder.3.norm1", "decoder.3.recall"): (
         ("qwen3_next", "heads of values in turn"), ("qwen3_next", "error against the undecayed state"),
-        ("qwen3_next", "queries and keys of any length"), ("qwen3_next", "β without sigmoid"),
+        ("qwen3_next", "queries and keys of any length"), ("qwen3_next", "beta without sigmoid"),
         ("qwen3_next", "convolution of a state a token late"), ("qwen3_next", "1 + weight of a state"),
     ),
     ("decoder.1.norm1", "decoder.1.self"): (("qwen3_next", "queries and gates in halves"),),

@@ -48,10 +48,10 @@ def with_options(**changes: Any) -> Callable[[Port], list[Any]]:
     return in_last_call(change)
 
 
-of_state("β without sigmoid", "the activation is missing (expected sigmoid)")(
+of_state("beta without sigmoid", "the activation is missing (expected sigmoid)")(
     with_options(beta=lambda beta: torch.logit(beta.double()).to(beta.dtype))
 )
-of_state("no β", "what is written is not multiplied by its strength, β or Δ")(with_options(beta=torch.ones_like))
+of_state("no beta", "what is written is not multiplied by its strength, β or Δ")(with_options(beta=torch.ones_like))
 of_state("sign of g", "the state grows: the sign of the rate A is wrong")(with_options(g=torch.neg))
 of_state("no decay", "the state does not decay")(with_options(g=torch.zeros_like))
 of_state("queries and keys of any length", "queries and keys are not normalized to length 1")(
