@@ -22,7 +22,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Map experts one by one, as transformers saves them, or all in one tensor, as they are published."""
+    """Map experts that are stored one by one or, as published, all in one tensor."""
     layers, count = qwen3_next.add_experts(qwen3_5_text.map_layers(raw)), raw.get_int("num_experts", 256)
     gates, down = (f"{qwen3_moe.MIXTURE}.experts.{name}_proj" for name in ("gate_up", "down"))
     packed = {**map_fused("13", gates), "w2": TensorSpec((down,), transposed=True)}
