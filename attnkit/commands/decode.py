@@ -40,6 +40,7 @@ EXCLUSIVE = [
     *(("score", name) for name in (*CHOOSING, *Search._fields, *Sampling._fields, "stop", "steps")),
     ("score", "top"),
     *(("timestamps", name) for name in ("score", "best", "stop", "cache_out", "trace", "grad", "attribute")),
+    *(("fallback", name) for name in ("score", "top", "best", "trace", "cache_out", "temperature")),
     *(("grad", name) for name in ("patch", "ablate", "cache_in")),
     ("trace", "best"),
     *(("attribute", name) for name in ("patch", "ablate", "cache_in", "emit")),
@@ -63,6 +64,7 @@ REQUIRES = [
     ("labels", "image"),
     ("sampling_order", "|".join((*Sampling._fields[:-1], "repetition_penalty"))),
     *((name, "rerank") for name in Reranking._fields[1:]),
+    *((name, "fallback") for name in ("compression_ratio_threshold", "logprob_threshold")),
     *((name, "audio") for name in SpeechOptions._fields[1:]),
 ]
 

@@ -5,6 +5,7 @@ task              a task of decode: its input, options, result and view; each fi
 prompts           what a text is generated after; chat: the messages of a chat as a prompt
 text_generation   generate texts, token by token or by beam search, or score them; text_views: what is shown of them
 transcription     the text of a sound, at once or window by window; frame_labels: the text that labels of frames spell
+fallback          a sound read again at other temperatures
 words             from logits to words; zero_shot: an image compared with labels
 score_gradients   the gradients of the log-probabilities of given tokens
 output_head       the output head alone; decoder_stack: a decoder without a vocabulary

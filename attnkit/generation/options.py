@@ -71,6 +71,32 @@ class Reranking(NamedTuple):
     ] = None
 
 
+USUAL_RATIO, USUAL_LOGPROB = 1.35, -1.0  # beyond which the text of a sound is read again
+
+
+def parse_temperatures(text: str) -> tuple[float, ...]:
+    """Parse T,T,… of --fallback; ValueError for other than different numbers from 0.
+
+    >>> parse_temperatures("0,0.2,1")
+    (0.0, 0.2, 1.0)
+    """
+    with contextlib.suppress(ValueError):
+        numbers = tuple(map(float, text.split(",")))
+        if all(0 <= one < math.inf for one in numbers) and len({*numbers}) == len(numbers):
+            return numbers
+    raise ValueError("comma-separated temperatures from 0 on, each once, such as 0,0.2,0.4,0.6,0.8,1")
+
+
+def check_temperatures(text: str) -> str:
+    """Check the value of --fallback.
+
+    >>> check_temperatures("0,0.2")
+    '0,0.2'
+    """
+    parse_temperatures(text)
+    return text
+
+
 class SpeechOptions(NamedTuple):
     """A sound, and how it is transcribed."""
 
@@ -85,6 +111,36 @@ class SpeechOptions(NamedTuple):
     timestamps: Annotated[
         bool, typer.Option(help="begin and end of each segment of the text of --audio, in seconds")
     ] = False
+    fallback: Annotated[
+        str | None,
+        typer.Option(
+            parser=check_temperatures,
+            metavar="T,T,…",
+            help="read --audio, or each window of it, at these temperatures in turn, until its text neither repeats "
+            "itself nor is improbable: 0,0.2,0.4,0.6,0.8,1; 0 chooses the best token, or beam",
+        ),
+    ] = None
+    compression_ratio_threshold: Annotated[
+        float | None,
+        typer.Option(
+            click_type=options.ABOVE_0,
+            metavar="X",
+            help="with --fallback, a text repeats itself whose token ids zlib makes more than X times shorter "
+            "[default: 1.35]",
+        ),
+    ] = None
+    logprob_threshold: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="with --fallback, a text is improbable whose mean log-probability of a token is below X [default: -1]",
+        ),
+    ] = None
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """Those of --fallback, () for one reading."""
+        return parse_temperatures(self.fallback) if self.fallback else ()
 
 
 class Length(NamedTuple):

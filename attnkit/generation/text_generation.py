@@ -84,12 +84,31 @@ class Generation(NamedTuple):
     """The texts generated after one prompt, best first, and what was kept.
 
     scores      the logits or the probabilities of all tokens, (T, N)
+    logprob     the mean log-probability of the tokens after the filters, with --fallback and without beams
     candidates  the most probable tokens of each step
     """
 
     sequences: list[GeneratedText]
     scores: Array | None = None
     candidates: Sequence[StepCandidates] = ()
+    logprob: float | None = None
+
+
+def generate_after(
+    text_model: TextModel, prompt: Prompt, is_only: bool, tracer: Tracer | None, where: str = "the sound"
+) -> Generation:
+    """Generate after one prompt, with --fallback again at other temperatures.
+
+    where  what is read, in notes
+    """
+    if not text_model.options.speech.fallback:
+        return generate_one(text_model, prompt, is_only, tracer)
+    from attnkit.generation.fallback import read_with_fallback
+
+    def read(options: DecodeOptions) -> Generation:
+        return generate_one(text_model._replace(options=options), prompt, False, tracer)
+
+    return read_with_fallback(read, text_model.options, where)
 
 
 def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool, tracer: Tracer | None) -> Generation:
@@ -212,8 +231,11 @@ def choose_tokens(
     )
     scores: list[Array] = []
     candidates: list[StepCandidates] = []
+    logprobs: list[float] = []
 
     def on_step(info: StepInfo) -> None:
+        if options.speech.fallback:  # of the scores without the temperature
+            logprobs.append(float(model.log_probabilities(info.scores * options.sampling.tau)[info.chosen]))
         if options.choices.keeps_candidates:
             candidates.append(rank_candidates(info, options.choices.candidates))
         if options.emit in ("logits", "probs"):
@@ -227,7 +249,8 @@ def choose_tokens(
     text = generate(predict, np.array(prompt.ids), sampling, rng, stop, on_step)
     if stream:
         stream(None)
-    return Generation([text], np.stack(scores) if scores else None, candidates)
+    mean = float(np.mean(logprobs)) if logprobs else None
+    return Generation([text], np.stack(scores) if scores else None, candidates, mean)
 
 
 def write_cache(cache: model.KVCache, ids: list[int], text_model: TextModel, prompt: Prompt) -> None:
@@ -429,7 +452,7 @@ def generate_texts(
     tracer = None if inspection.edits.is_empty else untraced.tracer()
     traced = prompts if inspection.tracing.trace else []
     caches = copy.deepcopy([prompt.cache for prompt in traced])  # generation extends them
-    generations = [generate_one(text_model, prompt, len(prompts) == 1, tracer) for prompt in prompts]
+    generations = [generate_after(text_model, prompt, len(prompts) == 1, tracer) for prompt in prompts]
     if tracer:
         tracer.check()
     if inspection.tracing.trace:

@@ -15,7 +15,7 @@ from attnkit.generation.task import Input
 from attnkit.generation.text_generation import (
     Generation,
     TextGeneration,
-    generate_one,
+    generate_after,
     generation_record,
     require_texts,
 )
@@ -92,7 +92,9 @@ def transcribe(audio: Record, options: DecodeOptions) -> Record | str:
         )  # as transformers, whose last has a position
         limited = options._replace(length=options.length._replace(max_tokens=most))
         text_model = TextModel(core, limited, detokenizer)
-        text = without_end(generate_one(text_model, prompt, False, tracer), core.config.special.eos)
+        where = f"the window at {windows.seconds(frame):g} seconds"
+        text = generate_after(text_model, prompt, False, tracer, where)
+        text = without_end(text, core.config.special.eos)
         found, advance = split_segments(text.sequences[0].ids, times.first, min(windows.frames - frame, windows.size))
         texts.append(cut_generation(text, sum(len(one.ids) for one in found)))
         found = [one._replace(start=frame + one.start, end=frame + one.end) for one in found]

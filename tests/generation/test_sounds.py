@@ -11,7 +11,8 @@ import pytest
 import attnkit
 from attnkit import callbacks, model
 from attnkit.checkpoints import open_checkpoint
-from attnkit.errors import AttnkitWarning, DataError, UsageError
+from attnkit.errors import AttnkitNote, AttnkitWarning, DataError, UsageError
+from attnkit.generation import fallback
 from attnkit.generation.options import Choices, DecodeOptions, Length, SpeechOptions
 from attnkit.generation.prompts import make_prompts
 from attnkit.generation.text_generation import Generation
@@ -31,6 +32,7 @@ from attnkit.model.formulas.spectrogram import log_mel
 from attnkit.records import Record, Tensor
 from tests.drawing import assert_near, drawn_models, keep_folders, write_model
 from tests.places import REFERENCES, ROOT, STORY, arrays
+from tests.process import run
 from tests.sound_files import make_syllables, pack_wav
 
 TABLE = drawn_models("sounds")
@@ -274,3 +276,47 @@ def test_other_tokens_of_generation_are_no_keys_of_the_model(tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | published))
     after = attnkit.decode(model=str(tmp_path), audio=sound(), emit="ids", max_tokens=4)
     assert np.array_equal(after["x"], before["x"])
+
+
+FALLBACKS = json.loads((REFERENCES / "fallback.json").read_text())
+
+
+@pytest.mark.filterwarnings("ignore:.*is read again at")
+@pytest.mark.parametrize("row", FALLBACKS, ids=lambda row: f"{row['seconds']} s, {row['seed']}")
+def test_a_window_is_read_again_where_and_as_transformers_reads_it(timed, row, monkeypatch):
+    asked, measured = row["options"], []
+    options = {name: asked[name] for name in ("task", "compression_ratio_threshold", "logprob_threshold")}
+    options |= {"beam": asked.get("num_beams"), "fallback": ",".join(map(str, asked["temperature"]))}
+    judge = fallback.find_flaw
+
+    def measure(text, options):
+        flaw, best = judge(text, options), text.sequences[0]
+        measured.append([fallback.compression_ratio(best.ids, 108), text.logprob or 0, bool(flaw)])
+        return flaw
+
+    monkeypatch.setattr(fallback, "find_flaw", measure)
+    options |= {"max_tokens": 20, "dtype": "float64", "emit": "ids", "timestamps": True, "model": timed}
+    record = attnkit.decode(audio=make_syllables(row["seconds"], row["seed"]), **options)
+    assert record["x"].tolist() == [id for ids in row["ids"] for id in ids]
+    np.testing.assert_allclose(record["start"], row["start"], atol=1e-9)
+    expected = np.array(row["read"])
+    assert [one[2] for one in measured] == [one[2] for one in row["read"]]
+    np.testing.assert_allclose([one[0] for one in measured], expected[:, 0], rtol=1e-9)
+    greedy = [at for at, one in enumerate(measured) if one[1]]  # a beam has a score instead
+    np.testing.assert_allclose([measured[at][1] for at in greedy], expected[greedy, 1], rtol=1e-6)
+    assert len(greedy) == len(measured) / (2 if "num_beams" in asked else 1)
+
+
+def test_a_text_without_a_flaw_is_read_once_and_a_note_names_the_flaw(timed):
+    options = {"model": timed, "audio": sound(), "task": "transcribe", "max_tokens": 12}
+    alone = attnkit.decode(**options)
+    once = attnkit.decode(**options, fallback="0,0.5", compression_ratio_threshold=99.0, logprob_threshold=-99.0)
+    np.testing.assert_array_equal(once["ids"], alone["ids"])
+    with pytest.warns(AttnkitNote, match=r"sound at temperature 0 is read again at 0\.5: its mean log-pro"):
+        attnkit.decode(**options, fallback="0,0.5", compression_ratio_threshold=99.0, logprob_threshold=-0.001)
+    for wrong in ("0,0", "a", "-1", ""):
+        assert run("decode", "--model", timed, "--audio", "x.wav", "--fallback", wrong).code == 2
+    with pytest.raises(UsageError, match="cannot be combined with"):
+        attnkit.decode(**options, fallback="0,1", score="a")
+    with pytest.raises(UsageError, match="needs"):
+        attnkit.decode(**options, logprob_threshold=-1.0)
