@@ -161,8 +161,8 @@ def prepare_encoding(source: Any, given: EncodingInputs, vectors: VectorOptions,
         raise UsageError("folder: the model has no modules.json with a Pooling", "--pool")
     pool = vectors.pool or ("folder" if modules.is_pooled and is_whole else "none")
     opening, tokenizer, length = find_prompt(vectors, modules, pool), given.tokenizer, 0
-    if modules.late and pool == "folder":
-        check_late(source, vectors, given)
+    if modules.late and pool == "folder" and not isinstance(source, Record) and given.ids is None:
+        check_late(first, source, vectors, given)
         text = opening + (source if isinstance(source, str) else "".join(source))
         inputs, base = late_interaction.read_marked_text(given.model_, modules, vectors.task or "", text, tokenizer)
         return Encoding(core, stack, steps, is_whole, inputs, base, pool, modules)
@@ -223,14 +223,16 @@ def is_late(checkpoint: "Checkpoint", vectors: VectorOptions) -> bool:
     return asked and sentence_modules(checkpoint).late is not None
 
 
-def check_late(source: Any, vectors: VectorOptions, given: EncodingInputs) -> None:
+def check_late(first: int, source: Any, vectors: VectorOptions, given: EncodingInputs) -> None:
     """Raise UsageError for what a model of late interaction does not read."""
+    if first:
+        raise UsageError("--layers from A > 0 needs x from a record")
     if vectors.task is None:
         raise UsageError("needs query or document, which a model of late interaction tells apart", "--task")
     if vectors.dim is not None:
         raise UsageError("the model has a vector for each token, and none of the text", "--dim")
-    if isinstance(source, Record) or source is None or given.ids is not None or given.pair:
-        raise UsageError("a model of late interaction takes TEXT, which it marks and fills up; --pool none takes ids")
+    if source is None or given.pair:
+        raise UsageError("a model of late interaction takes one TEXT at a time, which it marks and fills up")
 
 
 def find_prompt(vectors: VectorOptions, modules: SentenceModules, pool: str) -> str:
@@ -476,13 +478,17 @@ def make_states(config: model.Config, base: Record, x: Array, stack: str, is_who
 
 
 def apply_token_modules(encoded: Encoding, x: Array, hook: Hook) -> tuple[Array, str]:
-    """The vectors of the tokens that count, and their formula: (T, D) -> (R, E)."""
+    """The vectors of the tokens that count, and their formula: (T, D) -> (R, E).
+
+    All tokens of a record count.
+    """
     formulas = []
     for number, module in encoded.modules.modules.items():
         if not isinstance(module, Pooling):
             x = apply_hook(hook, module_site(number, module), module.apply(x))
             formulas.append(MODULE_FORMULAS[type(module)])
-    return x[encoded.base["counts"]], f"of each token, {', '.join(formulas)}"
+    x = x[encoded.base["counts"]] if "counts" in encoded.base else x
+    return x, f"of each token, {', '.join(formulas)}"
 
 
 def make_pooled(encoded: Encoding, x: Array, normalize: bool, hook: Hook) -> Record:

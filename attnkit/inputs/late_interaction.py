@@ -39,7 +39,13 @@ def read_marked_text(
 
 
 def make_token_vectors(base: Record, vectors: Array, formula: str) -> Record:
-    """The record of the vectors of the tokens of a text (R, E), with their ids."""
+    """The record of the vectors of the tokens of a text (R, E), with their ids.
+
+    Of a record it has the vectors of all tokens (..., T, E), and the mask.
+    """
+    if "counts" not in base:
+        x = Tensor(vectors, ("batch", "token", "model")[3 - vectors.ndim :], formula=formula)
+        return Record({"x": x}).merge(base).with_tensors({"x": x})
     counts = np.flatnonzero(base["counts"])
     words = shared_labels(base.labels.get("token"))
     labels = {"token": [words[at] for at in counts]}

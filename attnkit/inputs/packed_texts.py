@@ -143,7 +143,8 @@ def pool_separately(encoded: encoding.Encoding, normalize: bool, dtype: str | No
     """
     from attnkit.model.processor.threads import run_parallel
 
-    core, texts = encoded.core, encoding.split_batch(encoded) if encoded.pool != "none" else []
+    is_late = encoded.pool == "folder" and encoded.modules.late is not None
+    core, texts = encoded.core, [] if is_late or encoded.pool == "none" else encoding.split_batch(encoded)
     if not texts or core.engine or core.config.is_recurrent:
         return None
     vectors: dict[int, tuple[Array, str]] = {}

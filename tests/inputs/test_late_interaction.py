@@ -129,7 +129,8 @@ def test_marks_and_fills_by_hand():
     [
         ({}, "--task: needs query or document"),
         ({"task": "query", "dim": 3}, "--dim: the model has a vector for each token"),
-        ({"task": "query", "pair": "b"}, "a model of late interaction takes TEXT"),
+        ({"task": "query", "pair": "b"}, "a model of late interaction takes one TEXT at a time"),
+        ({"task": "query", "layers": "1:"}, "--layers from A > 0 needs x from a record"),
     ],
 )
 def test_what_such_a_model_does_not_take(folders, options, problem):
@@ -175,3 +176,22 @@ def test_a_folder_of_colbert_needs_its_matrix(tmp_path):
                                 tmp_path / "folder" / "model.safetensors")  # fmt: skip
     with pytest.raises(DataError, match=r"tensor 'linear.weight' has shape \(\)"):
         encode(folder, "b", "query")
+
+
+def test_a_record_of_ids_or_states_has_vectors_of_all_its_tokens(folders):
+    """As the last stage of a printed pipeline."""
+    text = encode(folders["pylate"], "the cat", "document")
+    states = attnkit.encode(attnkit.Record({"ids": text["ids"]}), model=folders["pylate"], pool="none")
+    vectors = attnkit.encode(states, model=folders["pylate"], layers="2:")
+    np.testing.assert_allclose(np.linalg.norm(vectors["x"], axis=1), 1, rtol=1e-6)
+    assert vectors["x"].shape == (4, 8) and vectors.axes_of("x") == ("token", "model")
+    whole = attnkit.encode(attnkit.Record({"ids": np.array([[2, 65, 5, 3], [2, 65, 3, 0]]),
+                                           "lengths": np.array([4, 3])}), model=folders["pylate"])  # fmt: skip
+    assert whole["x"].shape == (2, 4, 8) and "mask" in whole
+
+
+def test_the_engine_computes_the_same(folders):
+    pytest.importorskip("jax")
+    for task in TEXTS:
+        here, there = (encode(folders["pylate"], "a cat", task, **options)["x"] for options in ({}, {"engine": "jax"}))
+        np.testing.assert_allclose(there, here, rtol=0, atol=1e-5)

@@ -22,7 +22,7 @@ from attnkit.inputs.sound_inputs import model_spectrogram
 from attnkit.records import Record
 from tests.places import DATA, MODELS, REFERENCES, ROOT
 from tests.registry import TOWERS, place_of
-from tests.sentence_folders import write_sentences
+from tests.sentence_folders import write_late, write_sentences
 
 TOLERANCE = 1e-6  # of a finite difference
 PADDED = np.array([[False, True, True, True], [True, True, False, False]])  # the tokens of two texts, on both sides
@@ -499,6 +499,12 @@ def test_slopes_of_all_kinds_of_modules(name, tmp_path):
     np.savez("padded.npz", ids=np.load("bids.npy"), mask=PADDED)
     line = f"encode --model {folder} --ids padded.npz --pool folder --dim 4 --force --normalize"
     assert error_of(line, "ffn --hidden 3 --activation gelu --seed 4") < TOLERANCE
+
+
+@pytest.mark.parametrize("task", ["query", "document"])
+def test_slopes_of_the_vectors_of_tokens(task, tmp_path):
+    folder = write_late("pylate", tmp_path / "late", np.float64)
+    assert error_of(f"encode --model {folder} --task {task} 'the cat'", "ffn --hidden 3 --seed 4") < TOLERANCE
 
 
 BERT, GPT2, MLM = (f"--model {MODELS / name}" for name in ("bert", "gpt2", "bert-mlm"))

@@ -206,6 +206,8 @@ def add_vectors(graph: StageGraph, encoded: Encoding, states: str) -> str:
         else:
             site = graph.add(name, MODULE_KINDS[type(module)], site, module=module)
         graph.names[name] = name
+    if encoded.modules.late and "counts" in encoded.base:
+        site = graph.add("counted", "tokens that count", site, counts=encoded.base["counts"])
     return site
 
 
@@ -284,6 +286,17 @@ def _normed(scope: Scope, x: Array) -> Array:
 def _undo_normed(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
     module: LayerNorm = scope.option("module")
     return [layer_norm_vjp(x, module.gamma, module.beta, eps=LAYER_NORM_EPS)[1](dy)[0]]
+
+
+def _counted(scope: Scope, x: Array) -> Array:
+    chosen: Array = x[scope.option("counts")]
+    return chosen
+
+
+def _undo_counted(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    dx = np.zeros_like(x)
+    dx[scope.option("counts")] = dy
+    return [dx]
 
 
 def _first_numbers(scope: Scope, x: Array) -> Array:
@@ -417,6 +430,7 @@ KINDS = {
     "dense": Kind(value=_dense, pullback=_undo_dense),
     "to length 1": Kind(value=_to_length_1, pullback=_undo_to_length_1),
     "layer norm of texts": Kind(value=_normed, pullback=_undo_normed),
+    "tokens that count": Kind(value=_counted, pullback=_undo_counted),
     "first numbers": Kind(value=_first_numbers, pullback=_undo_first_numbers),
     "head": fused(_head),
     "by table": Kind(value=lambda scope, x, table: model.logits(x, table.T, None), pullback=_undo_by_table),
