@@ -158,6 +158,8 @@ def encode(
     note_modules(given.model_, vectors)
     is_late = encoding.is_late(given.model_, vectors)
     if is_late and not isinstance(source, Line | Record | str) and source and (len(source) > 1 or given.batch):
+        if simulate is not None:
+            raise UsageError("reads one text of a late-interaction model; use --lines", "--simulate")
         return encode_late_batch(source, given, vectors, inspection, dtype)
     if isinstance(source, Line) and source.result is not None and note is callbacks.ignore:
         result = source.result
@@ -166,10 +168,11 @@ def encode(
             encoded = encoding.prepare_encoding(source, given, vectors)
             note(encoded)
             if simulate is not None:
-                return label_vectors(run_simulated(encoded, inspection, vectors.normalize, simulate), source, encoded)
-            if inspection.is_empty and (pooled := pool_separately(encoded, vectors.normalize, dtype)) is not None:
+                result = run_simulated(encoded, inspection, vectors.normalize, simulate)
+            elif inspection.is_empty and (pooled := pool_separately(encoded, vectors.normalize, dtype)) is not None:
                 return label_vectors(pooled, source, encoded)
-            result = run_encoder(encoded, inspection, vectors.normalize, dtype)
+            else:
+                result = run_encoder(encoded, inspection, vectors.normalize, dtype)
     if is_late and source is not None and not isinstance(source, Record):
         return result.with_tensors({}, {"batch": text_inputs.require_unicode(source)})
     if isinstance(source, Line):

@@ -17,7 +17,6 @@ from attnkit.errors import UsageError, counted, with_article
 from attnkit.formats.dtypes import dtype_of
 from attnkit.inputs.encoding import Encoding
 from attnkit.inputs.padding import find_real_tokens
-from attnkit.model import RecurrentConfig
 from attnkit.model.config import Config
 from attnkit.model.context import Model
 from attnkit.model.dtypes import LARGEST, Array, quiet, rounded
@@ -26,12 +25,14 @@ from attnkit.model.graph.graph import round_site
 from attnkit.model.graph.nodes import Inputs, Node, is_traced
 from attnkit.model.hooks import Hook, apply_hook
 from attnkit.model.passes.model_graph import model_graph
-from attnkit.records import Labels, Record, Tensor, shared_labels
+from attnkit.records import Labels, Record, Tensor, join_names, shared_labels
 
 ACCUMULATE = "accumulate"
 STORED = {"fp8-e4m3": "float16", "fp8-e4m3:nan": "float16"}  # the dtype that stores the numbers of another exactly
 FIGURES = ("largest", "overflow", "zeros", "ties", "numbers")
 ROWS = 20  # of a table
+OWN_SUMS = {"convolve", "causal convolution", "recall", "loop", "state"}  # kinds of nodes with sums beside products
+AFTER = ("connector.", "vector")  # sites after the hidden states that `make_result` computes too
 
 
 class StageRounding(NamedTuple):
@@ -89,6 +90,9 @@ def simulate(core: Model, inputs: Inputs, simulation: str, kept: str, hook: Hook
     """
     form, graph = form_of(simulation), model_graph(core, inputs)
     if simulation.endswith(ACCUMULATE):
+        if own := sorted({node.kind for node in graph.nodes.values()} & OWN_SUMS):
+            problem = f"the sums of its nodes {join_names(own)} are not simulated; {form} rounds the stages"
+            raise UsageError(f"{simulation}: {problem}", "--simulate")
         product = accumulate_product(form)
         narrow = NUMPY._replace(product=product, multiply=lambda x, weight, convert: product(x, convert(weight)))
         graph = replace(graph, functions=narrow)
@@ -104,7 +108,7 @@ def simulate(core: Model, inputs: Inputs, simulation: str, kept: str, hook: Hook
         if wide.dtype.kind == "f":
             array = round_site(node, wide, form).astype(np.float32)
             rows.append(_measure(node, wide, array, form, arrays))
-        known[site] = apply_hook(hook, site, array) if is_traced(site) else array
+        known[site] = apply_hook(hook, site, array) if is_traced(site) and not site.startswith(AFTER) else array
         for one in node.inputs:
             readers[one] -= 1
             if not readers[one]:
@@ -182,10 +186,6 @@ def simulate_encoding(encoded: Encoding, simulation: str, hook: Hook) -> Simulat
     """Simulate what encode computes; UsageError for a model that has no graph."""
     config, base, is_batch = encoded.core.config, encoded.base, encoded.inputs.ndim > input_rank(encoded)
     given = encoded.inputs if is_batch else encoded.inputs[None]
-    if isinstance(config, RecurrentConfig) or (simulation.endswith(ACCUMULATE) and config.sound):
-        raise UsageError(
-            f"{simulation}: the loops of {with_article(config.family)} model are not simulated", "--simulate"
-        )
     inputs = make_inputs(config, given, base)
 
     def visit(site: str) -> Callable[[Array], Array] | None:
