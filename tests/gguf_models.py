@@ -33,8 +33,14 @@ ARCHITECTURES = {
     "qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",
     "deepseek_v2": "deepseek2", "deepseek_v2-greedy": "deepseek2", "deepseek_v3": "deepseek2",
     "nomic_bert": "nomic-bert", "jina_embeddings_v3": "jina-bert-v3", "eurobert": "eurobert",
+    "mamba2": "mamba2", "granitemoehybrid": "granitehybrid", "granitemoehybrid-dense": "granitehybrid",
+    "falcon_h1-gate": "falcon-h1", "bamba": "granitehybrid",
 }  # fmt: skip
-DRAWN = ("decoders", "embedders", "recall", "shortconv")  # tables of the references
+DRAWN = ("decoders", "embedders", "recall", "shortconv", "state_spaces")  # tables of the references
+FACTORS = (  # of Falcon-H1, which its converter multiplies into the weights
+    "attention_in_multiplier", "attention_out_multiplier", "ssm_in_multiplier", "ssm_out_multiplier", "key_multiplier",
+    "embedding_multiplier", "lm_head_multiplier",
+)  # fmt: skip
 PREFIXES = {
     "bloom": "transformer.",
     "bert": "bert.",
@@ -42,7 +48,7 @@ PREFIXES = {
     "jina-bert-v3": "roberta.",
 }  # which its converter removes from names
 ENCODERS = ("bert", "nomic_bert", "jina_embeddings_v3", "eurobert")
-PERMUTED = ("llama", "olmo", "granite", "smollm3")
+PERMUTED = ("llama", "olmo", "granite", "granitehybrid", "smollm3")
 # keys of config.json as the converter reads them; what a GGUF file cannot say is as llama.cpp has it
 CHANGES = {
     "mistral": {"sliding_window": None},
@@ -72,6 +78,17 @@ CHANGES = {
     },
     "t5-gated": {"relative_attention_max_distance": 128},
     "qwen3_next": {"layer_types": None, "mlp_only_layers": []},
+    "granitemoehybrid-dense": {"position_embedding_type": "nope", "mamba_chunk_size": 256},
+    "granitemoehybrid": {"mamba_chunk_size": 256},
+    "bamba": {"mamba_chunk_size": 256},
+    "mamba2": {"chunk_size": 256},
+    "falcon_h1-gate": {
+        "mamba_chunk_size": 256,
+        "time_step_limit": [0.0, {"__float__": "Infinity"}],
+        "mlp_multipliers": [1.0, 1.0],
+        "ssm_multipliers": [1.0] * 5,
+        **dict.fromkeys(FACTORS, 1.0),
+    },
 }
 
 
@@ -200,6 +217,12 @@ def convert_tensors(model, config, tensors):  # noqa: C901 - a line for each cha
         if architecture in ("qwen3next", "qwen35", "qwen35moe") and (delta := delta_tensors(name, array, config)):
             stored |= delta
             continue
+        if space := space_of(config, name, array):
+            stored |= space
+            continue
+        if "_linear" in bare:  # GraniteMoeModel: gate and what it multiplies apart
+            stored |= split_networks(config, name, array)
+            continue
         key = rename(bare, names)
         if key is None:
             continue  # a head that llama.cpp leaves out
@@ -257,6 +280,40 @@ def delta_tensors(name, array, config):
         "in_proj_b.weight": lambda: {f"{layer}.ssm_beta.weight": moved(array)},
         "in_proj_a.weight": lambda: {f"{layer}.ssm_alpha.weight": moved(array)},
     }[part]()
+
+
+SPACE = {
+    "A_log": ("ssm_a", lambda one: -np.exp(one[:, None])),
+    "D": ("ssm_d", lambda one: one[:, None]),
+    "dt_bias": ("ssm_dt.bias", lambda one: one),
+    "conv1d.weight": ("ssm_conv1d.weight", lambda one: one[:, 0]),
+}
+
+
+def space_of(config, name, array):
+    """A tensor of a state space that is changed: Mamba2Model."""
+    layer, groups = (
+        next(iter(re.findall(r"layers\.([0-9]+)\.", name)), ""),
+        config.get("n_groups", config.get("mamba_n_groups")),
+    )
+    for end, (stored, change) in SPACE.items():
+        if name.endswith(f".{end}") and (".mixer." in name or ".mamba." in name):
+            return {f"blk.{layer}.{stored}": change(array)}
+    if config["model_type"] == "falcon_h1" and name.endswith("pre_ff_layernorm.weight"):
+        return {f"blk.{layer}.ffn_norm": array}  # without an ending, by the table of the package gguf
+    if name.endswith((".mixer.norm.weight", ".mamba.norm.weight")):
+        return {f"blk.{layer}.ssm_norm.weight": array.reshape(groups, -1)}
+    return {}
+
+
+def split_networks(config, name, array):
+    """The networks of Granite 4: those of experts, the shared one beside them, or this alone."""
+    layer = f"blk.{name.split('.')[2]}"
+    ending = "_exps" if "block_sparse_moe" in name else "_shexp" if config["num_local_experts"] else ""
+    if name.endswith("output_linear.weight"):
+        return {f"{layer}.ffn_down{ending}.weight": array}
+    gate, up = np.split(array, 2, axis=-2)
+    return {f"{layer}.ffn_gate{ending}.weight": gate, f"{layer}.ffn_up{ending}.weight": up}
 
 
 def split_gates(name, array):
@@ -392,6 +449,8 @@ def convert_metadata(model, config):  # noqa: C901 - a line for each kind of mod
             "residual_scale": config["residual_multiplier"],
             "logit_scale": config["logits_scaling"],
         }
+    if "mamba_n_heads" in config or kind == "mamba2":
+        keys |= space_keys(config, kind, keys)
     if kind in ("cohere", "cohere2"):
         keys["logit_scale"] = config["logit_scale"]
     if kind in ("gpt_neox", "stablelm"):
@@ -426,6 +485,55 @@ def convert_metadata(model, config):  # noqa: C901 - a line for each kind of mod
     metadata = {"general.architecture": architecture, "general.name": model}
     metadata |= {f"{architecture}.{key}": value for key, value in keys.items() if value is not None}
     return metadata | {f"tokenizer.ggml.{key}_token_id": value for key, value in tokens.items() if value is not None}
+
+
+def space_keys(config, kind, known):
+    """The keys of models with state spaces: Mamba2Model, GraniteHybridModel, FalconH1Model."""
+    heads = config.get("mamba_n_heads") or config["num_heads"]
+    keys = {
+        "ssm.conv_kernel": config.get("mamba_d_conv") or config["conv_kernel"],
+        "ssm.state_size": config.get("mamba_d_state") or config["state_size"],
+        "ssm.group_count": config.get("mamba_n_groups") or config["n_groups"],
+        "ssm.inner_size": heads * (config.get("mamba_d_head") or config["head_dim"]),
+        "ssm.time_step_rank": heads,
+    }
+    if kind == "mamba2":
+        eps = known["attention.layer_norm_epsilon"]
+        without = dict.fromkeys(
+            (
+                "rope.freq_base",
+                "rope.dimension_count",
+                "attention.key_length",
+                "attention.value_length",
+                "attention.layer_norm_epsilon",
+            )
+        )
+        return (
+            keys
+            | without
+            | {
+                "context_length": 1 << 20,
+                "feed_forward_length": 0,
+                "attention.head_count": 0,
+                "attention.layer_norm_rms_epsilon": eps,
+            }
+        )
+    if kind == "falcon_h1":
+        return keys
+    full = config.get("attn_layer_indices") or [at for at, one in enumerate(config["layer_types"]) if "full" in one]
+    groups = [config["num_key_value_heads"] * (at in full) for at in range(config["num_hidden_layers"])]
+    keys |= {"attention.head_count_kv": groups, "rope.scaling.finetuned": kind == "bamba"}
+    if kind == "bamba":
+        return keys | {"rope.dimension_count": known["rope.dimension_count"] // 2}
+    return keys | {
+        "attention.scale": config["attention_multiplier"],
+        "embedding_scale": config["embedding_multiplier"],
+        "residual_scale": config["residual_multiplier"],
+        "logit_scale": config["logits_scaling"],
+        "expert_shared_feed_forward_length": config["shared_intermediate_size"],
+        "expert_count": config["num_local_experts"],
+        "expert_used_count": config["num_experts_per_tok"],
+    }
 
 
 def deepseek_keys(config, rope):

@@ -26,7 +26,7 @@ from tests.sentence_folders import MODEL2VEC, write_model2vec, write_sentences
 
 # tables of tests/references
 DRAWN = (
-    *("decoders", "recall", "shortconv", "embedders", "translators", "ties"),
+    *("decoders", "recall", "shortconv", "state_spaces", "embedders", "translators", "ties"),
     *("vision", "pictures", "sounds", "waves", "moonshine"),
 )
 PREFIXED = ("waves", "ties")  # those with names that other models have too

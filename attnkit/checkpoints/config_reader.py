@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from attnkit.model.config import SpecialTokens, StackConfig
 
 Value = TypeVar("Value")
 
+INFINITY, INFINITE = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?Infinity)'), {"__float__": "Infinity"}
 LARGEST = (1 << 31) - 1  # the largest size or id
 END_KEYS = ("eos_token_id", "forced_bos_token_id", "forced_eos_token_id")  # null: none, in every file
 TOKEN_KEYS = (*END_KEYS, "decoder_start_token_id", "bos_token_id", "pad_token_id", "bad_words_ids")
@@ -172,6 +174,23 @@ class ConfigReader:
             above = "" if least == -math.inf else " above 0"
             raise self._type_error(key, value, f"{len(default)} numbers{above}")
         return [float(number) for number in value]
+
+    def get_limits(self, key: str) -> tuple[float, float]:
+        """The limits of positive numbers, the upper one perhaps infinite.
+
+        Null is for none.
+
+        >>> ConfigReader({"limit": [0.5, {"__float__": "Infinity"}]}, "config.json").get_limits("limit")
+        (0.5, inf)
+        """
+        value = self._get(key, [0.0, INFINITE], "two numbers")
+        numbers = [math.inf if one == INFINITE else one for one in value] if isinstance(value, list) else []
+        if not all(one == math.inf or is_finite(one) for one in numbers) or len(numbers) != 2:
+            raise self._type_error(key, value, "two numbers")
+        least, most = (float(one) for one in numbers)
+        if not 0 <= least <= most:
+            raise self._type_error(key, value, "two numbers from 0 on, the second not below the first")
+        return least, most
 
     def get_bool(self, key: str, default: bool) -> bool:
         """A flag; null is false, whatever the default is, as in Python.
@@ -396,7 +415,17 @@ def read_json(path: str) -> Any:
     with open_source(path) as source, name_errors(path):
         text = bytes(source.read_all())
         refuse_lfs_pointer(text, path)
-        return parse_json(text)
+        return parse_json(quote_infinity(text) if b"Infinity" in text else text)
+
+
+def quote_infinity(text: bytes) -> bytes:
+    """JSON with every bare Infinity, which Python writes, as newer files have it.
+
+    >>> quote_infinity(b'{"time_step_limit": [0.0, Infinity], "words": "Infinity"}').decode()
+    '{"time_step_limit": [0.0, {"__float__": "Infinity"}], "words": "Infinity"}'
+    """
+    stated = json.dumps(INFINITE).encode()
+    return INFINITY.sub(lambda found: stated if found[1] == b"Infinity" else found[0], text)
 
 
 PREPROCESSOR = "preprocessor_config.json"  # how a model's images or sounds become its input

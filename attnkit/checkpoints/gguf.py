@@ -49,7 +49,9 @@ KINDS: dict[str, ValueType[Any]] = {  # of keys after the name of the architectu
         ),
         NUMBER,
     ),
-    **dict.fromkeys(("use_parallel_residual", "expert_weights_norm", "attention.causal"), FLAG),
+    **dict.fromkeys(
+        ("use_parallel_residual", "expert_weights_norm", "attention.causal", "rope.scaling.finetuned"), FLAG
+    ),
     "attention.sliding_window_pattern": FLAGS,
     "attention.recurrent_layers": FLAGS,
     "rope.dimension_sections": WHOLES,
@@ -100,6 +102,7 @@ METADATA = {  # fact of a model -> the key that states it, after the name of the
     "state width": "ssm.state_size",
     "state groups": "ssm.group_count",
     "state heads": "ssm.time_step_rank",
+    "inner width": "ssm.inner_size",
 }
 SHARED = "key/value heads"
 AGAIN = {  # keys that no family reads, and what they have to be equal to
@@ -362,7 +365,9 @@ ARCHITECTURES = {  # of llama.cpp -> family
     "falcon": "falcon", "bloom": "bloom", "gpt2": "gpt2", "bert": "bert", "t5": "t5", "t5encoder": "t5",
     "nomic-bert": "nomic_bert", "jina-bert-v3": "jina_embeddings_v3", "eurobert": "eurobert", "lfm2": "lfm2",
     "lfm2moe": "lfm2_moe",
+    "mamba2": "mamba2", "granitehybrid": "granitemoehybrid", "falcon-h1": "falcon_h1",
 }  # fmt: skip
+OTHERWISE = {"granitehybrid": ("attention.scale", "bamba")}  # the family of files that lack a key
 
 
 def open_model(path: str, fact_of: Callable[[str, str], Any]) -> tuple[ConfigReader, Weights, GgufFolder]:
@@ -374,6 +379,8 @@ def open_model(path: str, fact_of: Callable[[str, str], Any]) -> tuple[ConfigRea
     """
     file = ModelFile(open_gguf(path))
     family = ARCHITECTURES.get(file.architecture)
+    key, other = OTHERWISE.get(file.architecture, ("", ""))
+    family = other if key and file.get(key) is None else family
     if family is None:
         known = ", ".join(ARCHITECTURES)
         raise DataError(f"architecture {file.architecture[:40]!r} is not known (expected {known})", path)

@@ -188,7 +188,7 @@ def attend(
     formulas = intermediates.attention_formulas(result, projections, settings)
     output = Tensor(result.pop("output"), formula=formulas["output" if steps or keep else "attention"])
     output = layers.add_residuals(
-        output, inputs.record["x"] if residual else None, add, layers.residual_scale(projection.model_)
+        output, inputs.record["x"] if residual else None, add, layers.result_scale(projection.model_, projection.layer)
     )
     output = put_beside(output, inputs.record) if concat else output
     tensors = intermediates.describe_attention(result, formulas, inputs.key_axis, past.past_key is not None)

@@ -93,9 +93,10 @@ def ffn(
         arrays = model.mix_experts(x, networks, mixture, **options_)
     else:
         arrays = model.feed_forward(x, weights, **options_)
-    formulas = mixture_formulas() if mixture else ffn_formulas(weights, activation, options_.get("limit", 0.0))
+    factors = options_.get("limit", 0.0), options_.get("scale", 1.0)
+    formulas = mixture_formulas() if mixture else ffn_formulas(weights, activation, *factors)
     output = Tensor(arrays.pop("output"), formula=formulas["output"])
-    output = layers.add_residuals(output, x if residual else None, add, layers.residual_scale(model_))
+    output = layers.add_residuals(output, x if residual else None, add, layers.result_scale(model_, layer))
     lead = record.axes_of("x")[:-1]
     axes = {name: (*lead, (ALL["ffn"][name].axes or ("hidden",))[-1]) for name in arrays}
     tensors = {name: Tensor(array, axes[name], formula=formulas[name]) for name, array in arrays.items()}
@@ -115,11 +116,12 @@ def mixture_formulas() -> dict[str, str]:
     return {name: ALL["ffn"][name].formula for name in MIXED} | {"output": "Σ gates · experts"}
 
 
-def ffn_formulas(weights: Mapping[str, Array], activation: str, limit: float) -> dict[str, str]:
+def ffn_formulas(weights: Mapping[str, Array], activation: str, limit: float, scale: float) -> dict[str, str]:
     first, second = (f" + b{digit}" * (name in weights) for name, digit in (("b1", "₁"), ("b2", "₂")))
+    factor = f"{scale:g} " * (scale != 1)
     return {
         "hidden": "x W₁" + first,
-        "activated": f"{activation}(min(hidden, {limit:g}))" if limit else f"{activation}(hidden)",
+        "activated": f"{activation}({factor}min(hidden, {limit:g}))" if limit else f"{activation}({factor}hidden)",
         "linear": "x W₃" + " + b₃" * ("b3" in weights),
         "gated": f"activated · (1 + linear between −{limit:g} and {limit:g})" if limit else "activated · linear",
         "output": ("gated" if "w3" in weights else "activated") + " W₂" * ("w2" in weights) + second,

@@ -140,11 +140,11 @@ def layernorm(
     selection = select_intermediates(computed, requested, keep, kind)
     if branch is not None:
         selection["residual"] = before.tensors["x"]
-    result = normalized.y
+    scale_after = layers.result_scale(model_, layer, add_after is not None)
+    result = model.scaled(normalized.y, scale_after)
+    formula = f"{scale_after:g} ({formula})" * (scale_after != 1) or formula
     if add_after is not None:
-        scale_after = layers.residual_scale(model_)
-        result = model.add(model.scaled(result, scale_after), add_after["x"])
-        formula = f"{scale_after:g} ({formula})" * (scale_after != 1) or formula
+        result = model.add(result, add_after["x"])
         formula += " + FILE"
     return record.with_tensors({"x": Tensor(result, axes, formula=formula), **selection})
 

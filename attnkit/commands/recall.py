@@ -8,7 +8,7 @@ import typer
 from attnkit import callbacks, options
 from attnkit.cli.calls import tool
 from attnkit.cli.constraints import Constraints
-from attnkit.inputs.layers import add_residuals, residual_scale
+from attnkit.inputs.layers import add_residuals, result_scale
 from attnkit.inputs.recall_stage import (
     NAMES,
     SOURCES,
@@ -138,7 +138,7 @@ def recall(
     if listener:
         listener(rest.with_tensors(describe_recall(record, stage, arrays, NAMES)))
     tensors = describe_recall(record, stage, arrays, names)
-    scale = residual_scale(weights.model_)
+    scale = result_scale(weights.model_, weights.layer)
     tensors["x"] = add_residuals(tensors["x"], record["x"] if residual else None, add, scale)
     result = rest.with_tensors(tensors)
     if explain is None:

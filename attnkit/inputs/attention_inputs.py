@@ -398,6 +398,7 @@ def merge_layer_options(
         norm=layer["norm"],
         latent=layer["latent"],
         clip=layer["clip"],
+        key_scale=layer["key_scale"],
         rotary=layer.get("rotary"),
         interleaved=layer["interleaved"],
         relative=layer.get("relative"),

@@ -222,9 +222,15 @@ def split_experts(params: Mapping[str, Array], layer: str) -> dict[str, dict[str
     return {layer: router, **experts}
 
 
-def residual_scale(checkpoint: "Checkpoint | None") -> float:
-    """The factor on the result of a sub-layer before a residual is added."""
-    return 1.0 if checkpoint is None else checkpoint.config.residual_scale
+def result_scale(checkpoint: "Checkpoint | None", layer: str | None, is_added: bool = True) -> float:
+    """The factor of a model on the result of a step.
+
+    is_added  whether a residual is added to the result; without one, a step that adds one in the model has no factor
+    """
+    config = None if checkpoint is None else checkpoint.config
+    steps = () if config is None else (step for stack in config.stacks for step in config.plan(stack))
+    step = next((step for step in steps if step.layer == layer), None)
+    return 1.0 if step is None or (step.adds_residual and not is_added) else step.scale
 
 
 def add_residuals(output: Tensor, x: Array | None, add: Record | None, scale: float) -> Tensor:

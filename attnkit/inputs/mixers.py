@@ -54,7 +54,7 @@ def apply_mixer(
     if missing := [name for name in keep if name not in (*arrays, "all")]:
         raise UsageError(f"{layer} has no {join_names(missing)} (it has {join_names([*arrays])})", "--keep")
     output = Tensor(y, formula=f"{layer}(x)")
-    output = layers.add_residuals(output, x if residual else None, add, layers.residual_scale(checkpoint))
+    output = layers.add_residuals(output, x if residual else None, add, layers.result_scale(checkpoint, layer))
     lead = ("batch",) * (x.ndim - 2)
     rows = INTERMEDIATES[tool_of(layer)]
     tensors = {

@@ -1,5 +1,6 @@
 """The facts of a model with their keys of config.json; differences of two."""
 
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -261,15 +262,18 @@ def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
         **recall_facts(config.recall),
         "head gates": "a sigmoid of each number" * config.gates_heads,
         "scores by layer": "divided by the number of the layer" * config.scale_by_layer,
+        "key factor": number_of(config.key_scale, 1),
         "score cap": number_of(config.softcap, 0),
         "q k v bound": number_of(config.clip, 0),
         "embedding factor": number_of(config.embed_scale, 1),
         "residual factor": number_of(config.residual_scale, 1),
+        "sub-layer factors": factors_text(config),
         "layer scale": "a factor of each feature" * config.layer_scale,
         "logit factor": number_of(config.logit_scale, 1),
         "logit cap": number_of(config.logit_softcap, 0),
         "activation": activations_text(config),
         "gate": "gated" if any("w3" in names for names in specs.values()) else "",
+        "gate factor": number_of(config.gate_scale, 1),
         "gate bound": number_of(config.ffn_limit, 0),
         **expert_facts(config.experts),
         "sinks": "a logit of each head" if any("sinks" in names for names in specs.values()) else "",
@@ -293,6 +297,9 @@ def recall_facts(recall: RecallConfig | None) -> dict[str, str]:
         "state": f"{counted(recall.heads, 'head')} of {recall.key} × {recall.value}{shared}",
         "state rule": recall.rule,
         "state taps": f"{recall.taps} tokens of a convolution" if recall.taps else "",
+        "step limits": limits_text(*recall.step_limits),
+        "state norm": norm_order(recall),
+        "state factors": ", ".join(f"{STATE_PARTS[part]} {factor:g}" for part, factor in recall.factors),
     }
 
 
@@ -301,6 +308,46 @@ def activations_text(config: "Config") -> str:
     each = {name: config.activation_of(f"{name}.0.ffn") for name in config.stacks}
     names = [f"{one} ({name})" for name, one in each.items()]
     return ", ".join(names) if len({*each.values()}) > 1 else config.activation
+
+
+# parts of the projection of a layer with a state, in words
+STATE_PARTS = {"q": "queries", "k": "keys", "v": "values", "g": "gates", "dt": "steps"}
+
+
+def limits_text(least: float, most: float) -> str:
+    """The bounds of the steps of a state, "" for those of every positive number.
+
+    >>> limits_text(0.01, 0.5), limits_text(0.0, math.inf)
+    ('0.01 to 0.5', '')
+    """
+    return f"{least:g} to {most:g}" if (least, most) != (0, math.inf) else ""
+
+
+def norm_order(recall: RecallConfig) -> str:
+    """The parts that the norm of a state is taken of, and its place.
+
+    >>> norm_order(RecallConfig("mamba2", 4, 2, 3, 5, norm_groups=2, gates_first=True))
+    'RMS of 2 groups, after the gate'
+    """
+    if not recall.norm_groups:
+        return "none"
+    place = ", after the gate" if recall.gates_first else ", before the gate"
+    return f"RMS of {counted(recall.norm_groups, 'group')}" + place * bool(recall.gate)
+
+
+def factors_text(config: Config) -> str:
+    """The factors on what sub-layers read, and on their results.
+
+    >>> factors_text(Config("falcon_h1", 2, factors={"self": (0.5, 1.0), "ffn": (1.0, 2.0)}))
+    'attention 0.5 in, network 2 out'
+    """
+    words = MIXED_BY | {"ffn": "network"}
+    sides = [
+        (f"{words[part]} {factor:g} {side}", factor)
+        for part, factors in config.factors.items()
+        for side, factor in zip(("in", "out"), factors, strict=True)
+    ]
+    return ", ".join(text for text, factor in sides if factor != 1)
 
 
 def sound_facts(sound: SoundConfig) -> dict[str, str]:
@@ -337,13 +384,14 @@ def stack_facts(config: Config) -> dict[str, str]:
 
 
 def _sizes(config: Config, stack: StackConfig) -> dict[str, str]:
+    has_attention = not stack.mixers or any("self" in one.split() for one in stack.mixers)
     return {
         "layers": str(stack.layers),
         "width": f"{config.width:,}",
-        "heads": str(stack.heads),
-        "key/value heads": str(stack.kv_heads),
-        "head width": str(stack.head_dim),
-        "hidden width": f"{stack.hidden:,}",
+        "heads": str(stack.heads) if has_attention else "",
+        "key/value heads": str(stack.kv_heads) if has_attention else "",
+        "head width": str(stack.head_dim) if has_attention else "",
+        "hidden width": f"{stack.hidden:,}" if stack.networks else "",
         "vocabulary": f"{stack.vocab:,}" if stack.vocab else "",
         "windows": windows_text(stack.windows, stack.causal),
         "mixers": mixers_text(stack.mixers),
@@ -358,9 +406,12 @@ def mixers_text(mixers: tuple[str, ...]) -> str:
 
     >>> mixers_text(("shortconv", "self", "shortconv", "shortconv")), mixers_text(())
     ('short convolution in layers 0, 2…3, attention in layer 1', '')
+    >>> mixers_text(("recall self",) * 2)
+    'state beside attention in layers 0…1'
     """
     places = {one: [at for at, other in enumerate(mixers) if other == one] for one in dict.fromkeys(mixers)}
-    return ", ".join(f"{MIXED_BY[one]} in {layers_text(layers)}" for one, layers in places.items())
+    words = {one: " beside ".join(MIXED_BY[mixer] for mixer in one.split()) for one in places}
+    return ", ".join(f"{words[one]} in {layers_text(layers)}" for one, layers in places.items())
 
 
 def windows_text(windows: tuple[int, ...], is_causal: bool = True) -> str:

@@ -130,10 +130,12 @@ def count_whole(call: StageCall, *nodes: Node, parameters: Mapping[str, Array] |
 
 def addends(call: StageCall) -> Iterator[Node]:
     """Yield the sums with what options add to a result."""
-    for name in ("residual", "add", "add_after"):
-        if call.values.get(name) not in (None, False):
-            factor = layers.residual_scale(call.values["model_"])
-            yield Node("", "add", ("", name), call.result["x"].shape, options={"factor": factor})
+    names = [name for name in ("residual", "add", "add_after") if call.values.get(name) not in (None, False)]
+    factor = layers.result_scale(call.values.get("model_"), call.values.get("layer"), bool(names))
+    options, shape = {"factor": factor}, call.result["x"].shape
+    yield from (Node("", "add", ("", name), shape, options=options) for name in names)
+    if not names and factor != 1:
+        yield Node("", "scale", ("",), shape, options=options)
 
 
 def with_addends(call: StageCall, rows: Iterable[Cost]) -> Iterator[Cost]:

@@ -26,7 +26,7 @@ from attnkit.model.formulas.dense_attention import DEFAULT, MULTI_HEAD_DEFAULT, 
 from attnkit.model.formulas.embedding import check_ids
 from attnkit.model.formulas.head_views import merge_heads, view_heads
 from attnkit.model.formulas.latent import compute_latents, expand_keys, expand_queries
-from attnkit.model.formulas.linear import linear
+from attnkit.model.formulas.linear import linear, scaled
 from attnkit.model.formulas.norms import Normalized, QueryKeyNorm, layer_norm, rms_norm
 from attnkit.model.formulas.relative import add_relative_scores
 from attnkit.model.formulas.rotary import rotate
@@ -480,7 +480,7 @@ def project_heads(
             split = apply_hook(hook, f"{letter}_normed", split)
             if normed is not None:
                 normed[f"{letter}_normed"] = split
-        split = clip(split)
+        split = scaled(clip(split), options.key_scale if letter == "k" else 1)
         return split if rotary is None else rotate(split, *rotary, interleaved=options.interleaved)
 
     def compute_pair() -> tuple[Array, Array]:

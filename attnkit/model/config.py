@@ -311,9 +311,11 @@ class StackConfig:
 
     windows     for each layer the number of keys before a query that it may attend to, and after it unless causal;
                 -1 for all; () for no limits
-    mixers      for each layer the part that mixes its tokens, of MIXERS in parameters.py; () for attention
+    mixers      for each layer the part that mixes its tokens, of MIXERS in parameters.py, or several that read the same
+                input, separated by spaces; () for attention
     first_norm  whether there is a norm before the first sub-layer of all, with norm_first
     activation  of its networks; "": that of the model
+    networks    whether layers have a feed-forward network
     """
 
     layers: int
@@ -329,6 +331,7 @@ class StackConfig:
     mixers: tuple[str, ...] = ()
     first_norm: bool = True
     activation: str = ""
+    networks: bool = True
 
 
 @dataclass(frozen=True)
@@ -360,6 +363,7 @@ class AttentionRules(NamedTuple):
     norm      of queries and keys: see QueryKeyNorm; None: there is none
     latent    how queries, keys and values come from latent vectors; None: they are projected directly
     clip      queries, keys and values are clipped to -clip … clip; 0 is off
+    key_scale  factor on keys
     rotation  rotary, local_rotary of layers with a window and a rotation of their own, or grid_rotary of patches; "":
               no rotation
     rope      of that rotation; rotary_dim: features of a head that it rotates; interleaved: as in PositionConfig
@@ -380,6 +384,7 @@ class AttentionRules(NamedTuple):
     norm: QueryKeyNorm | None = None
     latent: LatentConfig | None = None
     clip: float = 0.0
+    key_scale: float = 1.0
     rotation: str = ""
     rope: Mapping[str, Any] = {}
     rotary_dim: int = 0
@@ -430,11 +435,13 @@ class Config:
     qk_norm       the scope of a norm of queries and keys, see QueryKeyNorm; "": there is none
     gates_heads   whether each token has a gate for each number of the heads of self-attention, before wo
     clip          bound of queries, keys and values; 0 is off
+    key_scale     factor on keys
     score         the score function of queries and keys
     scale         of the scores; None: 1/sqrt(K); divided by the number of the layer, from 1, with scale_by_layer
     latent        of latent attention; None: queries, keys and values are projected directly
     experts       of mixtures of experts in place of feed-forward networks; None: there are none
     ffn_limit     see `limit` of feed_forward; 0 is off
+    gate_scale    factor on what the activation of a network reads
     recall        of layers that keep a state, the mixer `recall`; None: there are none
     taps          tokens that a short convolution reads, its own included
     softcap, logit_softcap   c: scores, or logits, become c tanh(s/c); 0 is off
@@ -444,6 +451,7 @@ class Config:
     head_width    of head.dense and head.norm; 0: as width
     embed_scale   factor on embeddings; residual_scale: on the results of sub-layers before they are added; logit_scale:
                   on hidden states before the head
+    factors       part of a layer -> factor on what it reads, and on its result besides residual_scale, with norm_first
     types         number of segment embeddings
     pooler, head, transform   whether it has these layers (transform: head.dense and head.norm)
     head_norm     whether head.norm follows head.dense
@@ -481,9 +489,11 @@ class Config:
     qk_norm: str = ""
     gates_heads: bool = False
     clip: float = 0.0
+    key_scale: float = 1.0
     latent: LatentConfig | None = None
     experts: ExpertConfig | None = None
     ffn_limit: float = 0.0
+    gate_scale: float = 1.0
     recall: RecallConfig | None = None
     taps: int = 0
     embed_width: int = 0
@@ -492,6 +502,7 @@ class Config:
     embed_scale: float = 1.0
     embed_norm: bool = False
     residual_scale: float = 1.0
+    factors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
     types: int = 0
@@ -553,7 +564,8 @@ class Config:
 
     def network_options(self, layer: str) -> dict[str, Any]:
         """The options of `feed_forward` in a layer, without those that are off."""
-        return {"activation": self.activation_of(layer)} | ({"limit": self.ffn_limit} if self.ffn_limit else {})
+        scale = {"scale": self.gate_scale} if self.gate_scale != 1 else {}
+        return {"activation": self.activation_of(layer)} | ({"limit": self.ffn_limit} if self.ffn_limit else {}) | scale
 
     @property
     def memory_width(self) -> int:
@@ -730,15 +742,15 @@ class Config:
         """Whether all layers are recurrent, without keys and values of their tokens."""
         return False
 
-    def mixer(self, stack: str, number: int) -> str:
-        """The part of a layer that mixes its tokens, a key of MIXERS.
+    def mixers(self, stack: str, number: int) -> list[str]:
+        """The parts of a layer that mix its tokens, keys of MIXERS.
 
-        >>> small = StackConfig(2, 2, 8, 1, 4, mixers=("shortconv", "self"))
-        >>> [Config("lfm2", 8, decoder=small).mixer("decoder", number) for number in range(2)]
-        ['shortconv', 'self']
+        >>> small = StackConfig(2, 2, 8, 1, 4, mixers=("shortconv", "recall self"))
+        >>> [Config("lfm2", 8, decoder=small).mixers("decoder", number) for number in range(2)]
+        [['shortconv'], ['recall', 'self']]
         """
         mixers = self.stack(stack).mixers
-        return mixers[number] if mixers else "self"
+        return mixers[number].split() if mixers else ["self"]
 
     @cached_property
     def states(self) -> dict[str, dict[str, dict[str, int]]]:
@@ -750,8 +762,9 @@ class Config:
         >>> Config("lfm2", 8, decoder=small, taps=3).states
         {'decoder.0.shortconv': {'window': {'token': 2, 'model': 8}}}
         """
-        mixers = [self.mixer("decoder", number) for number in range(self.decoder.layers)] if self.decoder else []
-        return {f"decoder.{number}.{one}": STATES[one](self) for number, one in enumerate(mixers) if one in STATES}
+        layers = range(self.decoder.layers) if self.decoder else range(0)
+        parts = [f"decoder.{number}.{part}" for number in layers for part in self.mixers("decoder", number)]
+        return {layer: STATES[part](self) for layer in parts if (part := parse_layer_name(layer)[2]) in STATES}
 
     @property
     def carries_states(self) -> bool:
@@ -817,7 +830,7 @@ class Step(NamedTuple):
                     "concat": its input is put beside its result, along the last axis
     saves_residual  whether its input is saved for the residual after a later step
     reads_saved     whether it reads what a step before it saved, and the result before it is saved in its place
-    scale           factor on its result before a residual is added
+    scale           factor on its result before a residual is added or the next step reads it
     result          the site of its result in the graph; "": the last of its nodes
     """
 
@@ -909,6 +922,7 @@ def find_attention_rules(config: Config, layer: str) -> AttentionRules:
         norm=QueryKeyNorm(config.norm, config.eps, config.qk_norm) if config.qk_norm else None,
         latent=config.latent,
         clip=config.clip,
+        key_scale=config.key_scale,
         rotation=f"{'grid_' * positions.over_grid}{'local_' * is_local}rotary" if is_rotated else "",
         rope=positions.local_rope if is_local else positions.rope,
         rotary_dim=positions.rotary_dim or stack.head_dim,
@@ -940,12 +954,15 @@ def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
     >>> [step.layer for step in layer_steps(Config("bert", 2, encoder=small), "encoder", 0)]
     ['encoder.0.self', 'encoder.0.norm1', 'encoder.0.ffn', 'encoder.0.norm2']
     """
-    mixer = config.mixer(stack, number)
-    parts = [mixer, *["cross"] * config.stack(stack).cross, "ffn"]
+    mixers, sizes = config.mixers(stack, number), config.stack(stack)
+    parts = [*mixers, *["cross"] * sizes.cross, *["ffn"] * sizes.networks]
     name, steps = f"{stack}.{number}", list[Step]()
     for order, part in enumerate(parts, start=1):
-        is_branch = config.parallel and order > 1
-        norm = Step("layernorm", f"{name}.norm{order}", saves_residual=not is_branch, reads_saved=is_branch)
+        is_branch = order > 1 and (config.parallel or part in mixers)
+        before, after = config.factors.get(part, (1.0, 1.0))
+        norm = Step(
+            "layernorm", f"{name}.norm{order}", saves_residual=not is_branch, reads_saved=is_branch, scale=before
+        )
         work = Step(MIXERS.get(part, TOOLS[part]), f"{name}.{part}")
         has_norm = config.norm_first and not (number == 0 and order == 1 and not config.stack(stack).first_norm)
         if config.norm_output:
@@ -955,7 +972,7 @@ def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
         if config.layer_scale:
             steps += [norm, work, Step("linear", f"{name}.scale{order}", "saved", scale=config.residual_scale)]
             continue
-        work = work._replace(adds_residual="saved" if has_norm else "input", scale=config.residual_scale)
+        work = work._replace(adds_residual="saved" if has_norm else "input", scale=config.residual_scale * after)
         steps += [norm] * has_norm + [work] if config.norm_first else [work, norm._replace(saves_residual=False)]
     return steps
 

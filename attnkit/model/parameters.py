@@ -79,7 +79,7 @@ RECALL: dict[str, Axes] = {
     **{f"conv_bias_{letter}": ("key heads",) for letter in "qk"},
     "conv_bias_v": ("heads",),
     **dict.fromkeys(("wbeta", "wdt"), ("model", "head")),
-    **dict.fromkeys(("bbeta", "dt_bias", "A_log", "D"), ("head",)),
+    **dict.fromkeys(("bbeta", "bdt", "dt_bias", "A_log", "D"), ("head",)),
     "gamma": ("part",),
 }
 OUTPUT_PARAMETERS = {name: ATTENTION[name] for name in ("wo", "bo")}  # the projection of merged heads

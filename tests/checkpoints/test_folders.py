@@ -141,7 +141,7 @@ def test_no_folder(tmp_path, tensors):
     ("config", "problem"),
     [
         ("", "line 1 column 1"),
-        ({"model_type": "blip"}, "model_type 'blip' is not known (expected albert, bart, bert, "),
+        ({"model_type": "blip"}, "model_type 'blip' is not known (expected albert, bamba, bart, bert, "),
         ({"model_type": "../gpt2"}, "model_type '../gpt2' is not known"),
         (GPT2 | {"n_embd": None}, "n_embd is missing (expected a whole number)"),
         (GPT2 | {"n_embd": True}, "n_embd is 'True' (expected a whole number"),

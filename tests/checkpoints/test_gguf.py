@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from attnkit.checkpoints.gguf import ModelFile, infer_part, infer_whole_rotation
 from attnkit.errors import DataError
 from attnkit.formats import gguf
 from attnkit.formats.gguf_blocks import BLOCK_TYPES, decode_blocks
+from tests.drawing import write_model
 from tests.gguf_files import TYPE_NUMBERS, pack_gguf
 from tests.gguf_models import ARCHITECTURES, convert, load_tiny, quantize_rows
 
@@ -133,6 +135,27 @@ def test_a_width_that_the_heads_of_values_do_not_share_is_refused(tmp_path):
     (tmp_path / "m.gguf").write_bytes(convert("qwen3_5_text", {"qwen35.ssm.inner_size": 21}))
     with pytest.raises(DataError, match=r"ssm.inner_size 21 is not divisible by ssm.time_step_rank 4"):
         open_checkpoint(str(tmp_path / "m.gguf"))
+
+
+def test_the_factors_of_falcon_h1_are_in_the_weights_of_its_file(tmp_path):
+    """As FalconH1Model multiplies them: the logits are those of the folder, whose configuration states the factors."""
+    folder = write_model("falcon_h1-gate", tmp_path, kind="state_spaces", time_step_limit=None)
+    config = json.loads((folder / "config.json").read_text())
+    z, x, b, c, dt = config["ssm_multipliers"]
+    parts = np.repeat([z, x, b, c, dt], [42, 42, 10, 10, 6])[:, None] * config["ssm_in_multiplier"]
+    gate, down = config["mlp_multipliers"]
+    first = config["attention_in_multiplier"]
+    factors = {
+        "attn_q.weight": first, "attn_k.weight": first * config["key_multiplier"], "attn_v.weight": first,
+        "attn_output.weight": config["attention_out_multiplier"], "ssm_in.weight": parts,
+        "ssm_out.weight": config["ssm_out_multiplier"], "ffn_gate.weight": gate, "ffn_down.weight": down,
+        "token_embd.weight": config["embedding_multiplier"], "output.weight": config["lm_head_multiplier"],
+    }  # fmt: skip
+    factor_of = lambda name: factors.get(re.sub(r"blk\.[0-9]\.", "", name), 1.0)  # noqa: E731
+    content = convert("falcon_h1-gate", quantize=lambda name, array: np.asarray(array * factor_of(name), np.float32))
+    (tmp_path / "m.gguf").write_bytes(content)
+    ids = np.random.default_rng(1).integers(3, 50, (1, 20))
+    assert_near(logits(open_checkpoint(str(tmp_path / "m.gguf")), ids), logits(open_checkpoint(str(folder)), ids))
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])

@@ -44,7 +44,7 @@ def list_cases(number, folder, is_telling):
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     """Cases, and what each of them really multiplies."""
-    kinds = ("decoders", "recall", "shortconv", "translators", "vision", "sounds", "waves")
+    kinds = ("decoders", "recall", "shortconv", "state_spaces", "translators", "vision", "sounds", "waves")
     drawn = [name for kind in kinds for name in drawn_names(kind)]
     names = ("story", *FOLDERS, *drawn, *TOWERS)
     cases = [

@@ -326,7 +326,11 @@ OTHERS = {  # keys without a fact of their own: of fields of another fact, of na
 }  # fmt: skip
 
 
-DRAWN = drawn_models() | drawn_models("shortconv") | drawn_models("recall")
+DRAWN = {
+    name: one
+    for kind in ("decoders", "shortconv", "recall", "state_spaces")
+    for name, one in drawn_models(kind).items()
+}
 ARCHITECTURE = {
     "gemma2": {
         "score cap": ("1.5", "attn_logit_softcapping"), "logit cap": ("2", "final_logit_softcapping"),
@@ -353,6 +357,20 @@ ARCHITECTURE = {
                    "state taps": ("4 tokens of a convolution", "linear_conv_kernel_dim"), "state rule": ("gated-delta",
                    "–"), "head gates": ("a sigmoid of each number", "–"), "rotated features": ("6 of 24",
                    "partial_rotary_factor")},
+    "mamba2-limit": {"mixers": ("state in layers 0…2", "–"), "step limits": ("0.6 to 1.1", "time_step_limit"),
+                     "state norm": ("RMS of 2 groups, after the gate", "–"), "positions": ("none", "–"),
+                     "state": ("6 heads of 5 × 7, 2 heads of queries and keys", "n_groups")},
+    "granitemoehybrid": {"mixers": ("state in layers 0, 2…3, attention in layer 1", "layer_types"),
+                         "positions": ("none", "position_embedding_type"), "shared width": ("29",
+                         "shared_intermediate_size"), "logit factor": ("2", "logits_scaling")},
+    "falcon_h1-norm": {"mixers": ("state beside attention in layers 0…2", "–"), "key factor": ("1.4",
+                       "key_multiplier"), "gate factor": ("1.3", "mlp_multipliers"), "state norm": (
+                       "RMS of 2 groups, before the gate", "mamba_rms_norm"), "state factors": (
+                       "gates 0.8, values 1.5, keys 1.25, queries 0.75, steps 1.1", "ssm_multipliers"),
+                       "sub-layer factors": ("network 0.6 out, attention 1.2 in, attention 0.7 out, state 0.9 in, "
+                       "state 0.65 out", "attention_in_multiplier")},
+    "bamba": {"mixers": ("state in layers 0, 2, attention in layers 1, 3", "attn_layer_indices"),
+              "rotated features": ("4 of 8", "partial_rotary_factor")},
     "lfm2": {"mixers": ("short convolution in layers 0, 2…3, attention in layers 1, 4", "layer_types"),
              "taps": ("3 tokens of a short convolution", "conv_L_cache"), "hidden width": ("36", "intermediate_size"),
              "query-key norm": ("by head", "–"), "theta": ("1000", "rope_theta")},

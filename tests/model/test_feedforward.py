@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from attnkit.errors import DataError, UsageError
 from attnkit.model import ACTIVATIONS, feed_forward
 from attnkit.model.formulas.activations import erf
+from attnkit.model.formulas.feedforward import feed_forward_vjp
 
 
 def test_erf_is_that_of_the_standard_library():
@@ -132,3 +133,20 @@ def test_shapes(shapes, message):
 def test_unknown_activation():
     with pytest.raises(UsageError, match="activation 'cube'"):
         feed_forward(np.zeros((1, 1)), {}, activation="cube")
+
+
+def test_a_factor_of_what_the_activation_reads_is_one_of_the_first_weights():
+    """silu(m (x W₁ + b₁)) · (x W₃): hidden is without the factor, and its gradient has it."""
+    rng = np.random.default_rng(0)
+    x, w1, w3, w2, b1 = (rng.standard_normal(shape) for shape in [(3, 4), (4, 6), (4, 6), (6, 4), 6])
+    params, folded = {"w1": w1, "b1": b1, "w2": w2, "w3": w3}, {"w1": 1.3 * w1, "b1": 1.3 * b1, "w2": w2, "w3": w3}
+    mine, theirs = feed_forward(x, params, activation="silu", scale=1.3), feed_forward(x, folded, activation="silu")
+    np.testing.assert_allclose(mine["output"], theirs["output"])
+    np.testing.assert_allclose(1.3 * mine["hidden"], theirs["hidden"])
+    (_, undo), (_, undo_folded) = (
+        feed_forward_vjp(x, one, activation="silu", scale=scale) for one, scale in ((params, 1.3), (folded, 1.0))
+    )
+    (dx, found), (expected, of_folded) = undo(np.ones((3, 4))), undo_folded(np.ones((3, 4)))
+    np.testing.assert_allclose(dx, expected)
+    for name, factor in {"w1": 1.3, "b1": 1.3, "w2": 1, "w3": 1}.items():
+        np.testing.assert_allclose(found[name], factor * of_folded[name])

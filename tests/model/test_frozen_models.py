@@ -39,7 +39,10 @@ SOURCES = {
     **{path.stem: (f"models/{path.stem}", "") for path in MODELS.glob("*.npz")},
     "bert-old": ("models/bert-mlm", ""),
     **{name: (kind, f"{own}/")
-       for kind in ("decoders", "recall", "embedders", "translators", "vision", "sounds", "waves", "moonshine")
+       for kind in (
+           *("decoders", "recall", "state_spaces", "embedders", "translators"),
+           *("vision", "sounds", "waves", "moonshine"),
+       )
        for name, own in drawn_names(kind).items() if f"{name}:text" not in TOWERS},
     **{name: ("vision", f"{name.partition(':')[0]}/") for name in TOWERS},
     **{f"recurrent/{name}": ("recurrent_models", f"{name}/") for name in RECURRENT},
@@ -50,7 +53,7 @@ SOURCES = {
 UNNORMED = {"image", "tower", "stacks without embeddings", "wav2vec 2.0"}  # whose hidden states are before the norm
 SINGLES = [name for name in SOURCES if not name.startswith("recurrent/")]  # whose files are of float64
 EXACT = 1e-10  # of the largest number in float64
-SINGLE = {"decoders": 2e-6, "recall": 4e-5, "waves": 2e-6}  # in float32, else 1e-6
+SINGLE = {"decoders": 2e-6, "recall": 4e-5, "state_spaces": 2e-5, "waves": 2e-6}  # in float32, else 1e-6
 # models whose reference computes parts in float32 always, or whose GELU has a constant of eight digits there
 PARTLY_SINGLE = ("t5", "mt5", "llama", "mistral", "qwen2", "vit", "modernbert", "deberta", "ties/", "untied/", "gguf/")
 EXACTNESS = {"bloom": 1e-8}

@@ -1,8 +1,11 @@
 """Layers are the calls they are made of; test_frozen_references.py compares them with PyTorch."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from attnkit import model
 from attnkit.model import decoder_layer, encoder_layer, feed_forward, l2_normalize, layer_norm, multi_head_attention
 
 RNG = np.random.default_rng(0)
@@ -61,3 +64,23 @@ def test_layers_read_any_number_of_batch_axes(lead):
     assert np.allclose(encoder_layer(x, params, heads=2, mask=mask).reshape(-1, 3, 4), encoded)
     decoded = [decoder_layer(text, text, params, heads=2, memory_mask=own) for text, own in texts]
     assert np.allclose(decoder_layer(x, x, params, heads=2, memory_mask=mask).reshape(-1, 3, 4), decoded)
+
+
+def test_factors_of_a_sublayer_are_those_of_what_it_reads_and_of_its_result():
+    """relu has them outside too: with a on what it reads and b on its result, the branch is a b times as large."""
+    rng = np.random.default_rng(0)
+    x, w1, w2 = rng.standard_normal((3, 4)), rng.standard_normal((4, 6)), rng.standard_normal((6, 4))
+    stack = model.StackConfig(layers=1, heads=1, hidden=6, kv_heads=1, head_dim=4)
+    params = {"encoder.0.ffn": {"w1": w1, "w2": w2}}
+    config = model.Config("", 4, encoder=stack, norm_first=True, residual_scale=0.5)
+    steps, scaled = (
+        model.layer_steps(one, "encoder", 0)[2:] for one in (config, replace(config, factors={"ffn": (3.0, 2.0)}))
+    )
+    plain, changed = (model.run(model.Model(config, params), one, x, model.Context()) for one in (steps, scaled))
+    np.testing.assert_allclose(changed - x, 6 * (plain - x))
+
+
+def test_a_layer_without_a_network_has_a_norm_and_attention_alone():
+    stack = model.StackConfig(layers=1, heads=1, hidden=0, kv_heads=1, head_dim=4, networks=False)
+    steps = model.layer_steps(model.Config("", 4, decoder=stack, norm_first=True), "decoder", 0)
+    assert [step.layer for step in steps] == ["decoder.0.norm1", "decoder.0.self"]

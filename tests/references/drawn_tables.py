@@ -41,6 +41,15 @@ def read_table(kind: str) -> dict[str, dict[str, Any]]:
     return json.loads((HERE / f"{kind}.json").read_text())
 
 
+def with_floats(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration with numbers in place of {"__float__": "Infinity"}, which from_dict does not read."""
+
+    def read(one: dict[str, Any]) -> Any:
+        return float(one["__float__"]) if "__float__" in one else one
+
+    return json.loads(json.dumps(config), object_hook=read)
+
+
 def load(folder: pathlib.Path, dtype: str, **options: Any) -> torch.nn.Module:
     """The model of a folder, in eager attention and in float64 (f64) or float32 (f32)."""
     config = json.loads((folder / "config.json").read_text())
@@ -52,7 +61,7 @@ def load(folder: pathlib.Path, dtype: str, **options: Any) -> torch.nn.Module:
 def save(config: dict[str, Any], folder: pathlib.Path, family: str = "") -> tuple[dict[str, Any], dict[str, list[int]]]:
     """Save a model with weights drawn as those of a family [its own]; its config and the shapes of its tensors."""
     kind = getattr(transformers, config["architectures"][0])
-    kind(kind.config_class.from_dict(config)).save_pretrained(folder)
+    kind(kind.config_class.from_dict(with_floats(config))).save_pretrained(folder)
     path = folder / "model.safetensors"
     shapes = {key: list(tensor.shape) for key, tensor in sorted(safetensors.numpy.load_file(path).items())}
     write_weights(folder, family or config["model_type"], shapes, np.float32)

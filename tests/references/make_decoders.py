@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from drawn_tables import freeze, load
 
-VOCAB = 67
+VOCAB, NO_LIMIT = 67, (0.0, float("inf"))
 
 
 def texts(name: str, row: dict) -> dict[str, np.ndarray]:
@@ -60,7 +60,9 @@ def compute(folder: pathlib.Path, given: dict[str, np.ndarray], dtype: str) -> d
             rows.append(model(torch.tensor(row[mask == 1])[None], use_cache=False).logits[0, -4:].numpy())
         found[f"batch.logits.{dtype}"] = np.stack(rows)
         if dtype == "f64":
-            plain = {"max_new_tokens": 12, "do_sample": False, "use_cache": model.config.model_type != "phi3"}
+            limit = getattr(model.config, "time_step_limit", NO_LIMIT)
+            has_cache = model.config.model_type != "phi3" and tuple(limit) == NO_LIMIT
+            plain = {"max_new_tokens": 12, "do_sample": False, "use_cache": has_cache}
             found["greedy"] = model.generate(ids, **plain).numpy()
             found["beam"] = model.generate(ids, num_beams=3, **plain).numpy()
             batch = {"attention_mask": torch.tensor(given["batch.mask"]), **plain}

@@ -1,9 +1,10 @@
 """What keys of config.json change in transformers, in families that have no use for them, frozen.
 
     pip install torch==2.13.0 transformers==5.23.0 safetensors==0.8.0 numpy==2.4.6
-    OMP_NUM_THREADS=1 PYTHONPATH=. python tests/references/make_key_effects.py
+    OMP_NUM_THREADS=1 PYTHONPATH=. python tests/references/make_key_effects.py [FAMILY...]
 
-key_effects.json has for each family of decoders.json, and some others, the keys by which something changes, and what:
+key_effects.json has for each family of decoders.json and state_spaces.json, and some others, the keys by which
+something changes, and what:
 
 pass    the logits of a whole pass
 cache   a text that is continued with a cache, and no whole pass
@@ -15,10 +16,11 @@ opposite, the next number, or true. A value that the class refuses changes nothi
 
 import contextlib
 import json
+import sys
 from typing import Any
 
 import torch
-from drawn_tables import HERE, read_table
+from drawn_tables import HERE, read_table, with_floats
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from attnkit.checkpoints.harmless_keys import KNOWN
@@ -38,12 +40,13 @@ SHARED = {  # keys of the code that families share, with a value that could chan
 
 
 def families() -> dict[str, dict[str, Any]]:
-    found = {one["config"]["model_type"]: one["config"] for one in read_table("decoders").values()}
+    tables = {**read_table("decoders"), **read_table("state_spaces")}
+    found = {one["config"]["model_type"]: one["config"] for one in tables.values()}
     return found | {family: {"model_type": family, **sizes} for family, sizes in SMALL.items()}
 
 
 def build(raw: dict[str, Any]) -> torch.nn.Module:
-    values = {key: value for key, value in raw.items() if key not in ("model_type", "dtype")}
+    values = {key: value for key, value in with_floats(raw).items() if key not in ("model_type", "dtype")}
     config = AutoConfig.for_model(raw["model_type"], **values)
     torch.manual_seed(0)
     options = {"attn_implementation": "eager", "experts_implementation": "eager"}
@@ -92,8 +95,11 @@ def another(value: Any) -> Any:
 
 
 def main() -> None:
-    found: dict[str, Any] = {"tried": SHARED | dict.fromkeys(sorted(KNOWN - {"return_dict"}), "another")}
+    found: dict[str, Any] = json.loads((HERE / "key_effects.json").read_text()) if sys.argv[1:] else {}
+    found["tried"] = SHARED | dict.fromkeys(sorted(KNOWN - {"return_dict"}), "another")
     for family, raw in sorted(families().items()):
+        if sys.argv[1:] and family not in sys.argv[1:]:
+            continue
         before = compute(raw, continues=True)
         usual = AutoConfig.for_model(family).to_dict()
         effects = {}

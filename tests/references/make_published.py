@@ -8,7 +8,6 @@ attnkit refuses, classes without a head, and families whose parameters transform
 Marian, heads of T5, masked patches and frames, towers, corrections of routers that are buffers.
 """
 
-import copy
 import json
 import math
 import os
@@ -28,7 +27,8 @@ OTHERS = ("bart", "clip", "dinov2", "gemma3", "hubert", "idefics3", "lfm2_moe", 
 
 def count_parameters(raw: dict) -> int:
     """The number of parameters of the class that `architectures` names."""
-    configuration = transformers.AutoConfig.for_model(**copy.deepcopy(raw))
+    plain = json.loads(json.dumps(raw), object_hook=lambda one: float("inf") if "__float__" in one else one)
+    configuration = transformers.AutoConfig.for_model(**plain)
     with torch.device("meta"):
         model = getattr(transformers, raw["architectures"][0])(configuration)
     return sum(math.prod(parameter.shape) for parameter in model.parameters())

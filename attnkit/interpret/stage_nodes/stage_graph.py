@@ -214,8 +214,8 @@ def read_addends(graph: StageGraph, record: Record, values: Mapping[str, Any]) -
 
 def add_up(graph: StageGraph, output: str, sites: Sequence[str], values: Mapping[str, Any]) -> str:
     """The site of a result and its addends; a model may scale the result before."""
-    factor = layers.residual_scale(values.get("model_"))
-    return graph.add("sum", "scale", output, *sites, factor=factor) if sites else output
+    factor = layers.result_scale(values.get("model_"), values.get("layer"), bool(sites))
+    return graph.add("sum", "scale", output, *sites, factor=factor) if sites or factor != 1 else output
 
 
 def read_x(graph: StageGraph, record: Record) -> str:

@@ -26,7 +26,7 @@ from attnkit.model.formulas.activations import activation_backward, sigmoid
 from attnkit.model.formulas.dense_attention import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
 from attnkit.model.formulas.head_views import merge_heads, view_heads
 from attnkit.model.formulas.latent import latent_backward
-from attnkit.model.formulas.linear import linear, projection_backward, sum_to_shape
+from attnkit.model.formulas.linear import linear, projection_backward, scaled, sum_to_shape
 from attnkit.model.formulas.norms import QueryKeyNorm, layer_norm_vjp, rms_norm_vjp
 from attnkit.model.formulas.relative import relative_scores_backward
 from attnkit.model.formulas.rotary import rotate
@@ -380,6 +380,7 @@ def _undo_projections(
         if options.rotary is not None and letter != "v":
             cos, sin = options.rotary
             gradient = rotate(gradient, cos, -sin, interleaved=options.interleaved)
+        gradient = scaled(gradient, options.key_scale if letter == "k" else 1)
         if options.norm or options.clip:
             gradient, parts = _undo_norm(gradient, x, params, letter, options, hook)
             weights |= parts

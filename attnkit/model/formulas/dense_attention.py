@@ -126,6 +126,7 @@ class MultiHeadOptions(AttentionOptions):
     norm      of queries and keys, by gamma_q, gamma_k, beta_q, beta_k of the parameters
     latent    how they come from latent vectors of the parameters; None: they are projected directly
     clip      queries, keys and values are then clipped to -clip … clip; 0 is off
+    key_scale  factor on keys, before they are rotated
     relative  distances between tokens, whose scores are added (see relative.py)
     rotary    the cosines and sines (..., T, R/2) that queries and keys are rotated by; interleaved: see `rotate`
     kv_store  called with the function that computes keys and values of this call; returns those of all tokens so
@@ -137,6 +138,7 @@ class MultiHeadOptions(AttentionOptions):
     norm: QueryKeyNorm | None = None
     latent: LatentConfig | None = None
     clip: float = 0.0
+    key_scale: float = 1.0
     rotary: tuple[Array, Array] | None = None
     interleaved: bool = False
     relative: RelativePositions | None = None

@@ -8,7 +8,7 @@ from attnkit.errors import DataError, UsageError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 from attnkit.model.formulas.activations import ACTIVATIONS, activation_with_slope, apply_activation
-from attnkit.model.formulas.linear import linear, projection_backward
+from attnkit.model.formulas.linear import linear, projection_backward, scaled
 from attnkit.model.hooks import Hook, apply_hook, is_requested, no_hook
 from attnkit.model.processor.products import PLAIN, Products
 
@@ -20,6 +20,7 @@ def feed_forward(
     *,
     activation: str = "relu",
     limit: float = 0.0,
+    scale: float = 1.0,
     keep: Collection[str] | None = None,
     hook: Hook = no_hook,
     products: Products = PLAIN,
@@ -28,12 +29,13 @@ def feed_forward(
 
     x (..., D), w1 (D, F), b1 (F,), w2 (F, D), b2 (D,), w3 (D, F), b3 (F,) -> {"output": (..., D), ...}
 
-    If `params` contains w3, the activation is multiplied by x W3 + b3. With a `limit` c, as in gpt-oss, the activation
-    is that of min(hidden, c), and it is multiplied by 1 + (x W3 + b3) clipped to -c … c. The result holds hidden and
-    activated, then linear (x W3 + b3) and gated (activated times linear) if gated, then output. `keep` are the
-    intermediates to return beside the output [all]; `hook` may read and replace any of them; others are not held in
-    memory. Without w2 the output is what W2 would be applied to. Source: Attention Is All You Need, section 3.3;
-    Shazeer 2020 for the gate. DataError if shapes do not match, UsageError for an unknown activation.
+    If `params` contains w3, the activation is multiplied by x W3 + b3. With a `limit` c, as in gpt-oss, the
+    activation is that of min(hidden, c), and it is multiplied by 1 + (x W3 + b3) clipped to -c … c. The activation
+    reads `scale` · hidden. The result holds hidden and activated, then linear (x W3 + b3) and gated (activated
+    times linear) if gated, then output. `keep` are the intermediates to return beside the output [all]; `hook` may
+    read and replace any of them; others are not held in memory. Without w2 the output is what W2 would be applied
+    to. Source: Attention Is All You Need, section 3.3; Shazeer 2020 for the gate. DataError if shapes do not match,
+    UsageError for an unknown activation.
 
     >>> one = np.array([[1.0]])
     >>> feed_forward(np.array([[-2.0], [3.0]]), {"w1": one, "w2": 2 * one, "b2": np.array([1.0])})["output"].tolist()
@@ -48,7 +50,7 @@ def feed_forward(
     result, x = output_dtype(x), cast(x, working(*arrays))
     steps = {"hidden": apply_hook(hook, "hidden", linear(x, w1, b1, names=("x", "w1", "b1"), products=products))}
     in_place = not is_requested(keep, hook, "hidden")
-    bounded = np.minimum(steps["hidden"], limit) if limit else steps["hidden"]
+    bounded = scaled(np.minimum(steps["hidden"], limit) if limit else steps["hidden"], scale)
     inner = apply_hook(hook, "activated", apply_activation(activation, bounded, in_place=in_place))
     steps["activated"] = inner
     if w3 is not None:
@@ -65,7 +67,13 @@ FeedForwardPullback = Callable[..., tuple[Array, dict[str, Array]]]
 
 
 def feed_forward_vjp(
-    x: Array, params: Mapping[str, Array], *, activation: str = "relu", limit: float = 0.0, hook: Hook = no_hook
+    x: Array,
+    params: Mapping[str, Array],
+    *,
+    activation: str = "relu",
+    limit: float = 0.0,
+    scale: float = 1.0,
+    hook: Hook = no_hook,
 ) -> tuple[Array, FeedForwardPullback]:
     """Feed-forward network, and the function from its gradient to the others.
 
@@ -86,8 +94,8 @@ def feed_forward_vjp(
     wide, side = cast(x, working(x, *params.values())), None
     hidden = linear(wide, params["w1"], params.get("b1"), names=("x", "w1", "b1"))
     hidden = apply_hook(hook, "hidden", hidden)
-    activated, slope = activation_with_slope(activation, np.minimum(hidden, limit) if limit else hidden)
-    slope = slope * (hidden <= limit) if limit else slope
+    activated, slope = activation_with_slope(activation, scaled(np.minimum(hidden, limit) if limit else hidden, scale))
+    slope = scaled(slope * (hidden <= limit) if limit else slope, scale)
     inner = activated = apply_hook(hook, "activated", activated)
     if "w3" in params:
         side = apply_hook(hook, "linear", linear(wide, params["w3"], params.get("b3"), names=("x", "w3", "b3")))

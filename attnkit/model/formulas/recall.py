@@ -75,6 +75,7 @@ class RecallConfig(NamedTuple):
     key, value    features of a head of queries and keys, and of values
     taps          tokens that a convolution of queries, keys and values reads, its own included; 0: there is none
     activation    after that
+    factors       factors on parts of the projection, by their letters: q, k, v, g and dt
     step_limits   the least and the largest step Δ
     has_skip      whether D of each head times its value is added to what is read
     norm_groups   parts of what is read, side by side, of which the RMS norm is taken; 0: there is no norm
@@ -93,6 +94,7 @@ class RecallConfig(NamedTuple):
     scale: float = 1.0
     taps: int = 0
     activation: str = "silu"
+    factors: tuple[tuple[str, float], ...] = ()
     step_limits: tuple[float, float] = (0.0, math.inf)
     has_skip: bool = False
     norm_groups: int = 0

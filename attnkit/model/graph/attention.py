@@ -13,7 +13,7 @@ from attnkit.model.dtypes import Array, rounded
 from attnkit.model.formulas import masks
 from attnkit.model.formulas.dense_attention import LatentConfig, add_sinks
 from attnkit.model.formulas.head_views import merge_heads, view_heads
-from attnkit.model.formulas.linear import sum_to_shape
+from attnkit.model.formulas.linear import scaled, sum_to_shape
 from attnkit.model.formulas.positions import t5_bias_backward
 from attnkit.model.formulas.relative import RelativePositions, relative_scores_backward
 from attnkit.model.formulas.rotary import batch_frequencies, grid_angles, rope_frequencies
@@ -54,18 +54,19 @@ def _heads(scope: Scope, x: Array, *fused: Array) -> Array:
     y = split_heads_of(scope, cut_fused(scope, [x, *fused]) if fused else x)
     if clip := scope.option("clip", 0.0):
         y = scope.xp.clip(y, -clip, clip)
-    return turn(scope, y)
+    return turn(scope, scaled(y, scope.option("key_scale", 1.0)))
 
 
 def _undo_heads(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
-    dy = undo_clip(turn_back(scope, dy), split_heads_of(scope, x), scope.option("clip", 0.0))
+    dy = scaled(turn_back(scope, dy), scope.option("key_scale", 1.0))
+    dy = undo_clip(dy, split_heads_of(scope, x), scope.option("clip", 0.0))
     return [dy if scope.option("splits") == "before" else merge_heads(dy)]
 
 
 def _count_heads(sizes: Sizes) -> Costs:
-    """Rotation of some features, and clipping."""
+    """Rotation of some features, clipping, and a factor."""
     turned = math.prod(sizes.node.shape[:-1]) * sizes.option("width", 0) * sizes.option("times", 0)
-    clipped = bool(sizes.option("clip")) * math.prod(sizes.node.shape)
+    clipped = (bool(sizes.option("clip")) + (sizes.option("key_scale", 1.0) != 1)) * math.prod(sizes.node.shape)
     return [Cost(elementwise=3 * turned + clipped)]
 
 
@@ -399,6 +400,8 @@ def _build_projections(place: Place, rules: AttentionRules, source: str, keys: i
         parameters = (f"w{letter}", f"b{letter}")
         yield Node(projected, "linear", (read,), shape, layer, {"names": parameters, "heads": count})
         options: dict[str, Any] = {"heads": count, "clip": rules.clip}
+        if letter == "k" and rules.key_scale != 1:
+            options["key_scale"] = rules.key_scale
         split = (place.batch, count, rows, rules.head_dim)
         if rules.norm and letter != "v":
             norm = {"names": (f"gamma_{letter}", f"beta_{letter}"), "heads": count, "norm": rules.norm}

@@ -81,8 +81,18 @@ def scale_and_shift(scope: Scope, y: Array, gamma: Array | None, beta: Array | N
 
 
 def _activate(scope: Scope, x: Array) -> Array:
-    y: Array = scope.functions.activations[scope.option("activation")](x)
+    y: Array = scope.functions.activations[scope.option("activation")](_multiplied(scope, x))
     return y
+
+
+def _undo_activate(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
+    return [_multiplied(scope, activation_backward(scope.option("activation"), dy, _multiplied(scope, x)))]
+
+
+def _multiplied(scope: Scope, x: Array) -> Array:
+    """x times the factor of an activation's input."""
+    factor = scope.option("factor", 1.0)
+    return x if factor == 1 else x * np.asarray(factor, x.dtype)
 
 
 def _undo_multiply(scope: Scope, dz: Array, z: Array, x: Array, y: Array) -> list[Array]:
@@ -107,8 +117,8 @@ KINDS = {
     "norm": Kind(value=_norm, pullback=_undo_norm, cost=count_norm),
     "activate": Kind(
         value=_activate,
-        pullback=lambda scope, dy, y, x: [activation_backward(scope.option("activation"), dy, x)],
-        cost=per_number(1),
+        pullback=_undo_activate,
+        cost=lambda sizes: [sizes.elementwise(1 + (sizes.option("factor", 1.0) != 1))],
     ),
     "gated": Kind(value=_gate, pullback=_undo_gate, cost=per_number(2)),
     "multiply": Kind(value=lambda scope, x, y: x * y, pullback=_undo_multiply, cost=per_number(1)),

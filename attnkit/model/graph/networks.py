@@ -186,6 +186,8 @@ def build_network(place: Place, layer: str, hidden_width: int) -> Built:
     hidden, activated, linear, gated = (f"{layer}.{name}" for name in ("hidden", "activated", "linear", "gated"))
     yield Node(hidden, "linear", (place.x,), shape, layer, {"names": ("w1", "b1")})
     activation = {"activation": place.core.config.activation_of(layer), "is_gated": is_gated}
+    if (factor := place.core.config.gate_scale) != 1:
+        activation["factor"] = factor
     yield Node(activated, "activate", (hidden,), shape, options=activation)
     if is_gated:
         yield Node(linear, "linear", (place.x,), shape, layer, {"names": ("w3", "b3")})

@@ -38,8 +38,8 @@ class Node(NamedTuple):
 
 # the ends of the names that traces lack
 UNTRACED = (
-    ".words", ".types", ".rows", ".patches", "_projected", ".joined", ".experts", ".shared_gate", "head.pooled",
-    "head.hidden", "vector.probe", "vector.state",
+    ".words", ".types", ".rows", ".patches", "_projected", ".joined", ".experts", ".shared_gate", "multiplied",
+    "head.pooled", "head.hidden", "vector.probe", "vector.state",
 )  # fmt: skip
 LAST = "last_"  # what the site of a state after all tokens begins with, before the name of its part
 

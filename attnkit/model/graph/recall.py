@@ -41,6 +41,7 @@ from attnkit.model.graph.nodes import LAST, Built, Kind, Node, Place, Scope
 
 Options = Mapping[str, Any]
 NO_LIMITS = (0.0, np.inf)  # of a step
+NO_OPTIONS: Options = {}
 
 
 def as_memory(options: Options, q: Array, k: Array, v: Array, *gates: Array, xp: Any = np) -> Memory:
@@ -178,13 +179,14 @@ def _undo_given(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
 
 
 def _step(scope: Scope, x: Array) -> Array:
-    """Δ = softplus(x + b) by heads, within limits: (B, T, H A) -> (B, H, T, A)."""
+    """Δ = softplus(c x + b) by heads, within limits: (B, T, H A) -> (B, H, T, A)."""
     step = scope.xp.logaddexp(_shifted(scope, x), np.zeros((), x.dtype))
     return view_heads(scope.xp.clip(step, *scope.option("limits", NO_LIMITS)), scope.node.shape[1])
 
 
 def _shifted(scope: Scope, x: Array) -> Array:
-    bias = scope.parameter("dt_bias")
+    bias, factor = scope.parameter("dt_bias"), scope.option("factor", 1.0)
+    x = x if factor == 1 else x * np.asarray(factor, x.dtype)
     return x if bias is None else x + bias
 
 
@@ -194,12 +196,12 @@ def _undo_step(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
     dx = np.where((step >= least) & (step <= most), merge_heads(dy) * sigmoid(shifted), 0)
     if (bias := scope.parameter("dt_bias")) is not None:
         scope.add(scope.node.layer, {"dt_bias": sum_to_shape(dx, bias.shape)})
-    return [dx]
+    return [dx * np.asarray(scope.option("factor", 1.0), dx.dtype)]
 
 
 def _count_step(sizes: Sizes) -> Costs:
     names = sizes.found("dt_bias")
-    return [sizes.elementwise(1 + len(names), *names)]
+    return [sizes.elementwise(1 + (sizes.option("factor", 1.0) != 1) + len(names), *names)]
 
 
 def _decay(scope: Scope, step: Array) -> Array:
@@ -323,13 +325,13 @@ def build_recall(
     layer: str = "",
     state: Array | None = None,
     real: Array | None = None,
-    limits: tuple[float, float] = NO_LIMITS,
+    step: Options = NO_OPTIONS,
 ) -> Built:
     """The nodes of linear attention; the last one is its result.
 
     sources  query, key, value, and of gates that are given beta and decay; weights of others read x, by default the
              query
-    shapes   of the parameters of the layer; limits: of a step
+    shapes   of the parameters of the layer; step: options of the step Δ
     """
     rule, sites, heads = RULES[options.rule], dict[str, Node](), options.heads
     for name, count in (("query", options.key_heads or heads), ("key", options.key_heads or heads), ("value", heads)):
@@ -337,7 +339,7 @@ def build_recall(
             sites[name[0]] = node
             yield node
     v, gates = sites["v"].shape, dict[str, str]()
-    for node in _build_gates(options, sources, shapes, v[:-1], layer, limits):
+    for node in _build_gates(options, sources, shapes, v[:-1], layer, step):
         gates[node.site.rpartition(".")[2]] = node.site
         yield node
     if rule.strength == "step":
@@ -389,7 +391,7 @@ def _build_gates(
     shapes: Mapping[str, tuple[int, ...]],
     rows: tuple[int, ...],
     layer: str,
-    limits: tuple[float, float],
+    step: Options,
 ) -> Iterator[Node]:
     """Yield beta, step and decay of a rule, each as it is given, or by weights of x.
 
@@ -412,9 +414,9 @@ def _build_gates(
     is_given_step = rule.strength == "step" and "beta" in sources
     if "wdt" in shapes and not is_given_step and (takes_step or rule.strength == "step"):
         flat = (rows[0], rows[2], shapes["wdt"][1])
-        yield Node(f"{at}dt_projected", "linear", (x.site,), flat, layer, {"names": ("wdt", "")})
+        yield Node(f"{at}dt_projected", "linear", (x.site,), flat, layer, {"names": ("wdt", "bdt")})
         width = flat[-1] // rows[1]
-        yield Node(f"{at}step", "step", (f"{at}dt_projected",), (*rows, width), layer, {"limits": limits})
+        yield Node(f"{at}step", "step", (f"{at}dt_projected",), (*rows, width), layer, step)
     if takes_step:
         width = shapes["wdt"][1] // rows[1] if "wdt" in shapes and not is_given_step else 1
         yield Node(f"{at}decay", "decay of step", (f"{at}step",), (*rows, width), layer)
@@ -428,11 +430,13 @@ def build_recall_layer(place: Place) -> Built:
     recall = config.recall
     assert recall is not None
     begin, sources = {"state": None, "real": place.real()}, {"x": ReadSite(x, place.states(config.width))}
-    windows = list[Node]()
+    windows, factors = list[Node](), dict(recall.factors)
     for name in ("query", "key", "value"):
         letter = name[0]
         site, shape = f"{layer}.{letter}_projected", place.states(recall.widths[letter])
-        yield Node(site, "linear", (x,), shape, layer, {"names": (f"w{letter}", f"b{letter}")})
+        projected = Node(site, "linear", (x,), shape, layer, {"names": (f"w{letter}", f"b{letter}")})
+        yield from (nodes := _multiply(projected, factors.get(letter, 1.0)))
+        site = nodes[-1].site
         if recall.taps > 1:
             part, names = f"{letter}_window", {"names": (f"conv_{letter}", f"conv_bias_{letter}")}
             own, window = begin | {"part": part}, (place.batch, recall.taps - 1, shape[-1])
@@ -445,13 +449,20 @@ def build_recall_layer(place: Place) -> Built:
     own_names = [name for name in ("wbeta", "wdt", *["D"] * recall.has_skip) if name != "wbeta" or _has_beta(recall)]
     shapes = {name: config.parameter_shape(layer, name) for name in own_names}
     options, states = recall.options(place.tokens), list[Node]()
-    for node in build_recall(options, sources, shapes, layer=layer, real=begin["real"], limits=recall.step_limits):
+    step = {"limits": recall.step_limits, "factor": factors.get("dt", 1.0)}
+    for node in build_recall(options, sources, shapes, layer=layer, real=begin["real"], step=step):
         yield node
         if node.kind == "recall":
             state = (place.batch, *recall.states["state"].values())
             states.append(Node(f"{layer}.{LAST}state", "final state", node.inputs, state, layer, node.options))
     yield from [*windows, *states]
     yield from _build_read(place, recall, node.site)
+
+
+def _multiply(projected: Node, factor: float) -> list[Node]:
+    """A projection, and its factor unless that is 1."""
+    site, options = f"{projected.site}_multiplied", {"factor": factor}
+    return [projected, *[Node(site, "scale", (projected.site,), projected.shape, options=options)] * (factor != 1)]
 
 
 def _has_beta(recall: RecallConfig) -> bool:
@@ -462,14 +473,15 @@ def _build_read(place: Place, recall: RecallConfig, site: str) -> Built:
     """The norm and the gate of what is read, in their order, and the result."""
     config, layer, wide = place.core.config, place.step.layer, place.states(recall.widths["v"])
     steps = ["normed"] * bool(recall.norm_groups) + ["gated"] * bool(recall.gate)
-    if recall.gate:
-        yield Node(f"{layer}.gate", "linear", (place.x,), wide, layer, {"names": ("wg", "bg")})
+    nodes = [Node(f"{layer}.gate", "linear", (place.x,), wide, layer, {"names": ("wg", "bg")})] * bool(recall.gate)
+    nodes = _multiply(nodes[0], dict(recall.factors).get("g", 1.0)) if nodes else nodes
+    yield from nodes
     for name in reversed(steps) if recall.gates_first else steps:
         if name == "normed":
             norm = {"groups": recall.norm_groups, "eps": config.eps, "names": ("gamma", "")}
             yield Node(f"{layer}.normed", "norm of groups", (site,), wide, layer, norm)
         else:
             gate = {"activation": recall.gate}
-            yield Node(f"{layer}.gated", "gated", (site, f"{layer}.gate"), wide, options=gate)
+            yield Node(f"{layer}.gated", "gated", (site, nodes[-1].site), wide, options=gate)
         site = f"{layer}.{name}"
     yield Node(f"{layer}.output", "linear", (site,), place.states(config.width), layer, {"names": ("wo", "bo")})

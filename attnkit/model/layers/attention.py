@@ -93,7 +93,7 @@ def picture_options(rules: AttentionRules, queries: int, context: Context) -> di
 
 def head_options(rules: AttentionRules) -> dict[str, Any]:
     """The options of a layer of attention that do not depend on its tokens."""
-    names = ("heads", "kv_heads", "scale", "softcap", "norm", "latent", "clip", "interleaved")
+    names = ("heads", "kv_heads", "scale", "softcap", "norm", "latent", "clip", "key_scale", "interleaved")
     return {name: getattr(rules, name) for name in names}
 
 

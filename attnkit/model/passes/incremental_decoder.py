@@ -290,6 +290,7 @@ def _self_attention(rules: AttentionRules, params: Parameters, layer: str, cache
         q, k = normalize(q, "q", rules.heads), normalize(k, "k", groups)
         if clip:
             q, k, v = (np.clip(part, -clip, clip) for part in (q, k, v))
+        k = scaled(k, rules.key_scale)
         q, k, v = q.reshape(-1, groups, heads, width), k.reshape(-1, groups, 1, width), v.reshape(-1, groups, 1, width)
         if "rotary" in relative:
             q, k = (rotate(part, *relative["rotary"], interleaved=rules.interleaved) for part in (q, k))

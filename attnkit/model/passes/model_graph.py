@@ -4,9 +4,9 @@ Its nodes are in the order of its plan.
 
 The names of sites are those of traces, and some that traces lack: `embed.words`, `embed.types`, `positions.rows`,
 `q_projected`, `k_projected`, `v_projected`, `gate_projected`, `joined`, `embed.patches`, `q_latent_projected`,
-`kv_latent_projected`, `ffn.experts`, `ffn.shared_gate`, `shared.hidden` to `shared.output`, `head.pooled`,
-`head.hidden`, `vector.probe`, `vector.state`, `vector`, and those at the head of recurrence.py. The batch is the
-first axis of every array.
+`kv_latent_projected`, `ffn.experts`, `ffn.shared_gate`, `shared.hidden` to `shared.output`, `norm1.multiplied` (by the
+factor of a step), `head.pooled`, `head.hidden`, `vector.probe`, `vector.state`, `vector`, and those at the head of
+recurrence.py. The batch is the first axis of every array.
 """
 
 from collections.abc import Generator, Sequence
@@ -64,6 +64,10 @@ def build_steps(
 
     def build(step: Step, x: str) -> str:
         nodes.extend(GROUPS[step.op].nodes(Place(core, inputs, step, x, memory, *sizes)))
+        if step.scale != 1 and not step.adds_residual:
+            last = nodes[-1]
+            options = {"factor": step.scale}
+            nodes.append(Node(f"{step.layer}.multiplied", "scale", (last.site,), last.shape, options=options))
         return step.result or nodes[-1].site
 
     def add_residual(step: Step, y: str, residual: str) -> str:
