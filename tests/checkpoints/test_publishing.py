@@ -25,9 +25,8 @@ RENAMED = {
     "bart-bare",
     "embeddinggemma",
 }  # prefixes
-PUBLISHED = [*FOLDERS, *(name
-                         for kind in ("decoders", "state_spaces", "embedders", "vision", "sounds", "waves", "translators")
-                         for name in drawn_names(kind) if name not in RENAMED)]  # fmt: skip
+KINDS = ("decoders", "state_spaces", "embedders", "vision", "sounds", "waves", "translators")
+PUBLISHED = [*FOLDERS, *(name for kind in KINDS for name in drawn_names(kind) if name not in RENAMED)]
 
 
 def stored(folder):
