@@ -80,7 +80,7 @@ def read_input(stage: Stage, upstream: Records | None) -> Records:
     folder, name = split_folder(stage.operands[0]) if stage.operands else ("", "")
     pipeline, names = stage.parameters["pipeline"], stage.parameters["name"]
     if (stage.parameters["facts"] or stage.parameters["hooks"]) and folder and not name:
-        return Records(None, iter([read_facts(stage) if stage.parameters["facts"] else read_whole(stage)]))
+        return Records(None, iter([read_facts(stage) if stage.parameters["facts"] else open_whole(stage)]))
     if not folder:
         if pipeline is not None:
             raise UsageError(NO_FOLDER, "--pipeline")
@@ -116,7 +116,7 @@ def read_facts(stage: Stage) -> "CheckpointRecord | OutlineRecord":
     return CheckpointRecord({}, checkpoint=opened, whole=True)
 
 
-def read_whole(stage: Stage) -> CheckpointRecord:
+def open_whole(stage: Stage) -> CheckpointRecord:
     """Open a model without reading its tensors."""
     checkpoint = operands.load_model(stage.operands[0])
     stage.files.loaded["folder"] = checkpoint
