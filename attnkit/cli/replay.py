@@ -211,10 +211,15 @@ def compare_runs(run: Callable[[Change], Record]) -> Noise:
 
 
 def measure_tensor(name: str, wide: Array, others: Sequence[Record], dtype: str, factor: float) -> Mapping[str, Array]:
-    """The floor of a tensor by name; none if no run had a narrower dtype."""
+    """The floor of a tensor by name; none if no run had a narrower dtype.
+
+    A tensor that is the same in both was computed in neither: it is drawn, or its tool has one dtype alone.
+    """
     if name not in others[0] or others[0][name].dtype == np.float64:
         return {}
     expected = rows_of(wide)
+    if np.array_equal(expected, rows_of(others[0][name])):
+        return {}
     scale = largest_of_rows(expected)
     narrow = [rows_of(one[name]) for one in others if name in one and one[name].shape == wide.shape]
     floors = [noise_floor(expected, one, dtype, scale) for one in narrow]

@@ -46,6 +46,16 @@ def test_noise_of_float64_is_smaller_by_the_ratio_of_units(noise):
     assert 0.2 < ratio / (EPSILON["float64"] / EPSILON["float32"]) < 5
 
 
+def test_what_a_tool_computes_in_one_dtype_alone_has_derived_noise():
+    def run(change):
+        stage = replay.parse_command("attnkit layernorm")
+        change(stage)
+        x = np.float32([0.1, 0.2])  # as a tool computes it that converts its result
+        return Record({"x": x.astype(stage.common.get("dtype", "float32"))})
+
+    assert replay.compare_runs(run).floors == {}
+
+
 def test_noise_of_a_narrow_dtype(record):
     half = attnkit.run(LAYER.replace("--dim 32", "--dim 32 --dtype float16"))
     floor = replay.measure_noise(half).floors["x"]

@@ -114,7 +114,7 @@ def golden(
 
     FILE is TOML with a table for each case: `pipeline`, tools of attnkit joined by |, `command`, any program that
     writes npz, npy, safetensors or JSON to standard output or to the file of `output`, or `shell`, a line of /bin/sh.
-    They run in the folder of FILE, each for at most `timeout` seconds [60]. `only` names the tensors that count.
+    They run in the folder of FILE, a program for at most `timeout` seconds [60]. `only` names the tensors that count.
 
     Each stage is identical, the same to rounding, changed, has new NaN, is missing or new. The tolerance is derived:
     --bless runs a pipeline in float64 too and with each stage rounded at random, which measures the noise of its
