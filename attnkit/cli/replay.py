@@ -24,6 +24,7 @@ from attnkit.records import Array, Record, Tensor
 
 SIDE_OUTPUTS = ("trace", "cache_out")  # flags that write a file beside the result
 STREAMS = ("/dev/", "/proc/")  # folders of `<(…)` and of file descriptors
+STATING = ("check", "cost")  # tools whose --dtype states what something else computes in
 NUDGES = (1, 2)  # seeds of the roundings of every stage
 Change = Callable[[Stage], None]  # what is changed of a stage before it runs
 
@@ -242,7 +243,8 @@ def convert_stage(stage: Stage, dtype: str) -> None:
         stage.operands = (text, *stage.operands[1:])
         return
     if "dtype" in stage.tool.flags:
-        stage.parameters["dtype"] = dtype
+        if stage.tool.name not in STATING:
+            stage.parameters["dtype"] = dtype
     elif "dtype" in stage.tool.options:
         stage.common["dtype"] = dtype
 

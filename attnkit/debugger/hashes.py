@@ -15,13 +15,13 @@ from attnkit.display.report import ComparisonReport
 from attnkit.errors import DataError, UsageError, counted
 from attnkit.formats import open_source
 from attnkit.formats.streams import name_errors
+from attnkit.model.rounding import DIFFERENT, IDENTICAL
 from attnkit.recorders.digests import Digest, digest, has_digests, parse_digests
 from attnkit.records import Record, Tensor, join_names
 
 ROWS = 20  # of a table
 START = 64  # bytes that say whether a file has digests
 HEADINGS = ("stage", "norm A", "norm B", "samples |a−b|", "")
-IDENTICAL, DIFFERENT = "identical", "different"
 
 
 class StagePair(NamedTuple):

@@ -13,6 +13,7 @@ from attnkit.interpret.rounding_report import Noise, RoundingPair, describe_hist
 from attnkit.model.rounding import EPSILON, Judgement, LinearFit, rows_of
 from attnkit.records import Record
 from tests import process
+from tests.places import ROOT
 
 LAYER = "embed 'the cat sat on the mat' --dim 32 | posenc | attend --heads 4 --seed 1 | ffn --hidden 64 --seed 2"
 
@@ -54,6 +55,12 @@ def test_what_a_tool_computes_in_one_dtype_alone_has_derived_noise():
         return Record({"x": x.astype(stage.common.get("dtype", "float32"))})
 
     assert replay.compare_runs(run).floors == {}
+
+
+def test_the_dtype_of_a_cost_is_no_rounding():
+    story = str(ROOT / "samples" / "data" / "story")
+    record = attnkit.run(f"cost {story} --tokens 4")
+    assert len(record) and replay.measure_noise(record).ties == {}
 
 
 def test_noise_of_a_narrow_dtype(record):
