@@ -60,7 +60,7 @@ def write_hooks(checkpoint: "Checkpoint", engine: str) -> str:
         "attention": "sdpa" if adds_twice else "eager",
         "experts": ', experts_implementation="eager"' if config.experts else "",
         "options": ", use_cache=False" if config.decoder else "",
-        "stages": "\n".join(f"    {line}" for line in stage_lines(checkpoint, ids)) if engine == "jax" else "",
+        "stages": "\n".join(f"    {line}" for line in stage_lines(checkpoint)) if engine == "jax" else "",
         "weights": "*.safetensors" if glob.glob("*.safetensors", root_dir=path) else "*.bin",
     }
     return Template((SCRIPTS / f"{engine}.txt").read_text(encoding="utf-8")).substitute(values).rstrip("\n")
@@ -127,36 +127,33 @@ def choose_ids(checkpoint: "Checkpoint") -> list[int]:
 
 
 def draw_inputs(checkpoint: "Checkpoint") -> dict[str, str]:
-    """The inputs of a model by the names that transformers gives them, as Python code."""
-    config, inputs = checkpoint.config, dict[str, str]()
-    patches = [one.config.patches for one in (checkpoint, *checkpoint.towers.values()) if one.config.patches]
-    if patches:
-        size = (1, patches[0].channels, patches[0].height, patches[0].width)
+    """The inputs of a model by the names that transformers gives them, as Python code.
+
+    A model that answers in words about a picture reads the words alone.
+    """
+    config, inputs = checkpoint.tower("text").config, dict[str, str]()
+    cut = checkpoint.tower("vision").config.patches if checkpoint.similarity else config.patches
+    if cut:
+        size = (1, cut.channels, cut.height, cut.width)
         inputs["pixel_values"] = f"drawn.standard_normal({size}, np.float32)"
     if config.sound and config.sound.spectrogram:
         frames = config.sound.samples // config.sound.spectrogram.hop
         inputs["input_features"] = f"drawn.standard_normal((1, {config.sound.spectrogram.mels}, {frames}), np.float32)"
     elif config.sound:
         inputs["input_values"] = f"drawn.standard_normal((1, {SAMPLES}), np.float32)"
-    if not (config.sound or patches) or checkpoint.similarity:
+    if not (config.sound or cut) or checkpoint.similarity:
         inputs = {"input_ids": "np.array([IDS])"} | inputs
     if config.encoder and config.decoder and not config.classes:  # a classifier makes its own
         inputs["decoder_input_ids"] = f"np.array([[{config.special.start or 0}, *IDS[:3]]])"
     return inputs
 
 
-def stage_lines(checkpoint: "Checkpoint", ids: list[int]) -> list[str]:
+def stage_lines(checkpoint: "Checkpoint") -> list[str]:
     """The sites of a model in their order; of a stack those of its first layer."""
-    import numpy as np
+    from attnkit.debugger.modules import build_nodes
 
-    from attnkit.inputs import layers
-    from attnkit.model.graph.nodes import Inputs
-    from attnkit.model.passes.model_graph import model_graph
-
-    core = layers.core_model(checkpoint)
-    config, read = core.config, np.array([ids])
-    inputs = Inputs(read, read if config.encoder and config.decoder else None)
-    sites = [site for site in model_graph(core, inputs).nodes if not is_later_layer(site)]
+    config = checkpoint.config
+    sites = [site for site in build_nodes(config, checkpoint.params.specs) if not is_later_layer(site)]
     depths = {stack: config.stack(stack).layers for stack in config.stacks}
     others = [f"and those of {stack}.1 to {stack}.{depth - 1}" for stack, depth in depths.items() if depth > 1]
     return [*sites, *others]

@@ -48,7 +48,9 @@ def test_a_script_states_its_commands_and_compiles(engine):
 
 
 @pytest.mark.usefixtures("transformers")
-@pytest.mark.parametrize(("name", "stages"), [("gpt2", 30), ("bart-labels", 100), ("siglip", 30), ("waves/layer", 40)])
+@pytest.mark.parametrize(
+    ("name", "stages"), [("gpt2", 30), ("bart-labels", 100), ("siglip", 30), ("waves/layer", 40), ("smolvlm", 20)]
+)
 def test_what_transformers_computes(name, stages, monkeypatch, tmp_path):
     """One of each kind of input; scripts of all models of the registry were run when the test was written."""
     for report in record(name, "transformers", monkeypatch, tmp_path):
@@ -130,6 +132,7 @@ def test_what_a_function_of_jax_taps(monkeypatch, tmp_path):
     script = write_hooks(open_model("gpt2"), "jax")
     assert "\n    decoder.0.self.weights\n" in script and "decoder.1.norm1" not in script
     assert "\n    logits\n    and those of decoder.1 to decoder.1\n" in script
+    assert "\n    encoder.embed.patches\n" in write_hooks(open_model("dinov3"), "jax")
 
 
 def test_what_an_onnx_model_computes(monkeypatch, tmp_path):
