@@ -266,6 +266,25 @@ def test_a_text_is_continued_from_a_cache_of_numpy():
     assert caches[0].length == caches[1].length == TOKENS
 
 
+@pytest.mark.parametrize("is_left", [True, False])
+def test_the_padding_of_a_batch_enters_no_state(is_left):
+    """Each text, and what continues it, has the states and the numbers of the text alone."""
+    numpy, jax = both("lfm2-biases")
+    steps, rng = numpy.config.plan("decoder"), np.random.default_rng(0)
+    ids, more, mask = rng.integers(3, 60, (2, 9)), rng.integers(3, 60, (2, 3)), np.ones((2, 12), bool)
+    mask[1, slice(0, 4) if is_left else slice(5, 9)] = False
+    padded, alone, real = model.KVCache(), model.KVCache(), mask[1, :9]
+    positions = model.token_positions(mask)
+    first = model.Context(mask=mask[:, None, :9], positions=positions[:, :9], cache=padded)
+    assert_near(model.run(jax, steps, ids, first)[1, real],
+                model.run(numpy, steps, ids[1:, real], model.Context(cache=alone))[0], 4e-6)  # fmt: skip
+    for layer, (window,) in padded.states.items():
+        assert_near(window[1], alone.states[layer][0][0], 4e-6)
+    then = model.Context(mask=mask[:, None], positions=positions[:, 9:], cache=padded)
+    assert_near(model.run(jax, steps, more, then)[1],
+                model.run(numpy, steps, more[1:], model.Context(cache=alone))[0], 4e-6)  # fmt: skip
+
+
 def test_every_activation_has_its_function_of_jax():
     assert {*formulas.ACTIVATIONS} == {*ACTIVATIONS}
 

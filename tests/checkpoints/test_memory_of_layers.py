@@ -74,11 +74,12 @@ def outputs(path, ids, mask):
     return checkpoint, found
 
 
-@pytest.mark.parametrize("name", ["qwen3", "gemma3", "falcon-40b", "gpt_neo", "opt-350m", "phi3-long", "bloom"])
+@pytest.mark.parametrize("name", ["qwen3", "gemma3", "falcon-40b", "gpt_neo", "lfm2", "opt-350m", "phi3-long", "bloom"])
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
 def test_decoders_compute_the_same_bits(name, dtype, tmp_path, no_room):
-    path = decoders.write_model(name, tmp_path, dtype)
-    ids = np.repeat(decoders.frozen(name, "ids")[:1, :7], 2, axis=0)
+    kind = "shortconv" if name == "lfm2" else "decoders"
+    path = decoders.write_model(name, tmp_path, dtype, kind)
+    ids = np.repeat(arrays(kind)[f"{name}/ids"][:1, :7], 2, axis=0)
     mask = np.array([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
     kept, expected = outputs(path, ids, mask)
     no_room()
