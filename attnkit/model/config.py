@@ -760,7 +760,7 @@ class Config:
 
         >>> small = StackConfig(2, 2, 8, 1, 4, mixers=("shortconv", "self"))
         >>> Config("lfm2", 8, decoder=small, taps=3).states
-        {'decoder.0.shortconv': {'window': {'token': 2, 'model': 8}}}
+        {'decoder.0.shortconv': {'window': {'place': 2, 'model': 8}}}
         """
         layers = range(self.decoder.layers) if self.decoder else range(0)
         parts = [f"decoder.{number}.{part}" for number in layers for part in self.mixers("decoder", number)]
@@ -934,7 +934,7 @@ def find_attention_rules(config: Config, layer: str) -> AttentionRules:
 # a mixer -> the parts of the state that its layer carries, as `Config.states` has them
 STATES: Mapping[str, Callable[[Config], dict[str, dict[str, int]]]] = {
     "recall": lambda config: config.recall.states if config.recall else {},
-    "shortconv": lambda config: {"window": {"token": config.taps - 1, "model": config.width}},
+    "shortconv": lambda config: {"window": {"place": config.taps - 1, "model": config.width}},
 }
 
 

@@ -196,8 +196,8 @@ def test_a_cache_in_a_file_continues_a_text(opened):
     core, ids = opened("lfm2"), frozen("lfm2", "ids")[0]
     cache, config = model.KVCache(), core.config
     hidden(core, ids[None, :9], cache=cache)
-    record = cache_record(cache, config, ids[:9].tolist(), None)
-    assert record.axes_of("decoder.0.shortconv.window") == ("batch", "token", "model") and record["position"] == 9
+    record = cache_record(cache, config, ids[:9].tolist(), [*"abcdefghi"]).check()
+    assert record.axes_of("decoder.0.shortconv.window") == ("batch", "place", "model") and record["position"] == 9
     assert {*record} == {"ids", "position", *(f"decoder.{n}.self.{half}" for n in (1, 4) for half in ("key", "value")),
                          *(f"decoder.{n}.shortconv.window" for n in (0, 2, 3))}  # fmt: skip
     read, words = read_cache(record.arrays(), config, "float64", 1)

@@ -137,7 +137,7 @@ class RecallConfig(NamedTuple):
         >>> RecallConfig("gated-delta", 4, 2, 6, 5).states
         {'state': {'head': 4, 'key_dim': 6, 'value_dim': 5}}
         """
-        windows = {f"{name}_window": {"token": self.taps - 1, "model": size} for name, size in self.widths.items()}
+        windows = {f"{name}_window": {"place": self.taps - 1, "model": size} for name, size in self.widths.items()}
         state = {"head": self.heads, "key_dim": self.key, "value_dim": self.value}
         return (windows if self.taps > 1 else {}) | {"state": state}
 
