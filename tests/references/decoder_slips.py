@@ -43,7 +43,7 @@ def on_modules(**options: Any) -> Callable[[Port], list[Any]]:
 
 # norms of queries and keys
 
-HEAD_NORMS = ("qwen3", "gemma3", "phi-norms")  # with the same weights for all heads
+HEAD_NORMS = ("qwen3", "gemma3", "phi-norms", "lfm2")  # with the same weights for all heads
 EACH_HEAD = ("cohere-norms", "stablelm-parallel")  # with weights of each head
 WHOLE_NORMS = ("olmo2", "olmoe")  # over all heads at once
 QUERY_KEY = (*HEAD_NORMS, *EACH_HEAD, *WHOLE_NORMS)
@@ -282,7 +282,7 @@ def missing_norm(name: str):
 for name in ("output_norm1", "output_norm2"):
     slip(f"no {name}", "the norm is missing", f"{{layer}}.{name} is not applied", tried=SANDWICH)(missing_norm(name))
 
-PLAIN_NORMS = ("qwen3", "olmo2", "gpt_neox", "cohere", "gpt_oss")
+PLAIN_NORMS = ("qwen3", "lfm2", "olmo2", "gpt_neox", "cohere", "gpt_oss")
 
 
 def changed_norm(**changes: Any):
@@ -362,7 +362,7 @@ slip("windows half as wide", "the window is {half_left} keys before a query", tr
 
 # rotary positions
 
-ROTATED = ("qwen3", "gemma2", "granite", "phi", "gpt_neox", "cohere", "olmo2", "phi3", "mixtral")
+ROTATED = ("qwen3", "lfm2", "gemma2", "granite", "phi", "gpt_neox", "cohere", "olmo2", "phi3", "mixtral")
 
 
 def own_rotation(rotate: Callable[[Port, Any, torch.Tensor], torch.Tensor], all_layers: bool = False):
