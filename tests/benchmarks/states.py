@@ -30,6 +30,11 @@ MODELS = {  # the class of a family, and what differs from the defaults of its c
         "num_hidden_layers": 12, "num_attention_heads": 8, "num_key_value_heads": 4,
         "layer_types": ["conv", "conv", "full_attention"] * 4,
     }),
+    "qwen3_5_text": ("Qwen3_5ForCausalLM", {
+        "vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 128, "linear_num_key_heads": 4,
+        "linear_num_value_heads": 8, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+    }),
 }  # fmt: skip
 
 

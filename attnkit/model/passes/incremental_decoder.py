@@ -5,7 +5,7 @@ every Python call costs several times as much as elsewhere. What is the same for
 once. The result equals `run` on one token, up to rounding.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from attnkit.model.formulas.dense_attention import MULTI_HEAD_DEFAULT
 from attnkit.model.formulas.experts import ExpertConfig, mix_experts
 from attnkit.model.formulas.feedforward import feed_forward
 from attnkit.model.formulas.linear import scaled
+from attnkit.model.formulas.recall import FEATURES, RULES, RecallConfig, read_state
 from attnkit.model.formulas.rotary import has_same_rotation, rotate
 from attnkit.model.groups import GROUPS
 from attnkit.model.hooks import no_hook
@@ -140,6 +141,8 @@ def _compile_step(model: Model, step: Step, cache: KVCache) -> Layer:
         return _ffn(config, step.layer, layer_params) if mixture is None else _mixture(model, step.layer, mixture)
     if step.op == "shortconv":
         return _short_convolution(layer_params, step.layer, cache)
+    if step.op == "recall" and config.recall is not None and {"wdt", "A_log"} <= layer_params.keys():
+        return _recall(config.recall, config.eps, layer_params, step.layer, cache)
     if step.op != "attend":
         context = Context(cache=cache)
         return lambda x, shared: GROUPS[step.op].kernel(model, step.layer, x[:, None], context)[:, 0]
@@ -208,6 +211,74 @@ def _short_convolution(params: Parameters, layer: str, cache: KVCache) -> Layer:
         return out(gate_out * (y if bias is None else y + bias))
 
     return convolve
+
+
+def _recall(recall: RecallConfig, eps: float, params: Parameters, layer: str, cache: KVCache) -> Layer:
+    """The recurrent form of a layer that keeps a state."""
+    project, out, rule = _projections(params), _linear(params["wo"], params.get("bo")), RULES[recall.rule]
+    names = [name for name in ("beta", "dt") if f"w{name}" in params]
+    gates = {name: _linear(params[f"w{name}"], params.get(f"b{name}")) for name in names}
+    bias, skip, rate = params.get("dt_bias"), params.get("D"), np.exp(params["A_log"])
+    convolve, finish = _windows(recall, params), _norm_and_gate(recall, eps, params)
+    feature, times = FEATURES[recall.feature].value, recall.heads // recall.key_heads
+
+    def read(x: Array, shared: Mapping[str, Any]) -> Array:
+        *windows, state = cache.states[layer]
+        parts: Sequence[Array] = project(x)
+        if windows:
+            parts, windows = convolve(parts, windows)
+        q, k = (feature(part.reshape(-1, recall.key_heads, recall.key)) for part in parts[:2])
+        q, k = (one if times == 1 else np.repeat(one, times, axis=1) for one in (q * recall.scale, k))
+        v = written = parts[2].reshape(-1, recall.heads, recall.value)
+        step = gates["dt"](x) if bias is None else gates["dt"](x) + bias
+        step = np.clip(np.logaddexp(step, 0), *recall.step_limits)
+        state = state * np.exp(-step * rate)[..., None, None]
+        if rule.corrects:
+            written = v - read_state(k, state)
+        strength = step if rule.strength == "step" else sigmoid(gates["beta"](x))
+        state += k[..., None] * (written * strength[..., None])[..., None, :]
+        cache.advance(layer, (*windows, state), 1)
+        y = read_state(q, state)
+        y = y if skip is None else y + v * skip[:, None]
+        return out(finish(y.reshape(len(x), -1), x))
+
+    return read
+
+
+def _windows(recall: RecallConfig, params: Parameters) -> Callable[..., tuple[list[Array], list[Array]]]:
+    """Function from projections (B, C) and windows to the activated convolutions, and the next windows."""
+    activation = ACTIVATIONS[recall.activation]
+
+    def convolve(parts: Sequence[Array], windows: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        rows = [np.concatenate([one, x[:, None]], axis=1) for one, x in zip(windows, parts, strict=True)]
+        found = list[Array]()
+        for letter, window in zip("qkv", rows, strict=True):
+            y, bias = np.einsum("bkc,kc->bc", window, params[f"conv_{letter}"]), params.get(f"conv_bias_{letter}")
+            found.append(activation(y if bias is None else y + bias))
+        return found, [window[:, 1:] for window in rows]
+
+    return convolve
+
+
+def _norm_and_gate(recall: RecallConfig, eps: float, params: Parameters) -> Callable[[Array, Array], Array]:
+    """Function from what is read (B, H V), and x (B, D), to what is projected."""
+    gate, gate_by = params.get("wg"), ACTIVATIONS[recall.gate or "identity"]
+    project = None if gate is None else _linear(gate, params.get("bg"))
+    gamma = np.resize(params["gamma"], recall.widths["v"]) if "gamma" in params else None
+
+    def normalize(y: Array) -> Array:
+        if not recall.norm_groups:
+            return y
+        parts = y.reshape(len(y), recall.norm_groups, -1)
+        parts = parts / np.sqrt(np.vecdot(parts, parts)[..., None] / parts.shape[-1] + eps)
+        normed: Array = parts.reshape(y.shape)
+        return normed if gamma is None else normed * gamma
+
+    def finish(y: Array, x: Array) -> Array:
+        factor = 1.0 if project is None else gate_by(project(x))
+        return normalize(y * factor) if recall.gates_first else normalize(y) * factor
+
+    return finish
 
 
 def _projections(params: Parameters, letters: str = "qkv") -> Callable[[Array], tuple[Array, Array, Array]]:
