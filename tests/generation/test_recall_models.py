@@ -198,6 +198,16 @@ def test_the_text_model_says_whether_the_head_is_tied(name):
         assert bool(table.specs["head"]["w"].tied) is is_tied
 
 
+def test_a_compiled_token_is_that_of_the_nodes(opened):
+    """Token by token, in float32, as with hooks, which read every stage."""
+    for name in TABLE:
+        core, ids = opened(name, np.float32), frozen(name, "ids")[:1]
+        compiled, watched = model.CachedDecoder(core), model.CachedDecoder(core, hook=lambda site: None)
+        for at in range(3, ids.shape[1]):
+            new = ids[:, :3] if at == 3 else ids[:, at - 1 : at]
+            assert_near(compiled(new), watched(new), 1e-5)
+
+
 @pytest.mark.parametrize("name", ["qwen3_5_moe_text", "qwen3_5_moe"])
 def test_experts_in_one_tensor(tmp_path, name):
     """Published files have all experts of a layer in one tensor, gates before linear parts."""

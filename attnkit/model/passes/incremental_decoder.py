@@ -246,7 +246,7 @@ def _recall(recall: RecallConfig, eps: float, params: Parameters, layer: str, ca
 
 
 def _windows(recall: RecallConfig, params: Parameters) -> Callable[..., tuple[list[Array], list[Array]]]:
-    """Function from projections (B, C) and windows to the activated convolutions, and the next windows."""
+    """Function from projections and windows to activated convolutions and windows."""
     activation = ACTIVATIONS[recall.activation]
 
     def convolve(parts: Sequence[Array], windows: Sequence[Array]) -> tuple[list[Array], list[Array]]:
@@ -261,7 +261,7 @@ def _windows(recall: RecallConfig, params: Parameters) -> Callable[..., tuple[li
 
 
 def _norm_and_gate(recall: RecallConfig, eps: float, params: Parameters) -> Callable[[Array, Array], Array]:
-    """Function from what is read (B, H V), and x (B, D), to what is projected."""
+    """Function from heads side by side (B, H V) and x (B, D) to the same, gated."""
     gate, gate_by = params.get("wg"), ACTIVATIONS[recall.gate or "identity"]
     project = None if gate is None else _linear(gate, params.get("bg"))
     gamma = np.resize(params["gamma"], recall.widths["v"]) if "gamma" in params else None
