@@ -236,8 +236,7 @@ class _Finder:
                 is_scaled = node.kind == "words" and fact_of(self.family, "SCALES_EMBEDDINGS", False)
                 leaf.outputs.setdefault(key, []).append(Held(entry.layer) if is_scaled else entry.held)
             if node.kind not in ("rows", "types", "patches", "alignment") and node.options.get("factor", 1.0) == 1:
-                first = self.nodes[node.inputs[0]] if node.kind == "gated" else node
-                leaf.inputs = dict.fromkeys(READ, first.inputs[0])
+                leaf.inputs = self._inputs_of(node)
         if entry.held.site.endswith(".router"):  # whose module returns the choice too
             choice = [f"{node.layer}.{name}" for name in ("gates", "chosen")]
             leaf.outputs |= {str(at): [Held(site)] for at, site in enumerate(choice, start=1)}
@@ -258,6 +257,17 @@ class _Finder:
                 for number, letter in enumerate("qk"):
                     rotated = [Held(f"{entry.layer}.{letter}")]
                     call_of(modules, sibling(path, "rope"), number).outputs = dict.fromkeys(MAIN, rotated)
+
+    def _inputs_of(self, node: Node) -> dict[str, str]:
+        """What the module of a node reads: a norm of parts also its gate."""
+        gate = ""
+        while node.kind in ("gated", "norm of groups"):
+            gate = node.inputs[1] if node.kind == "gated" else gate
+            before = self.nodes[node.inputs[0]]
+            if before.kind not in ("gated", "norm of groups"):
+                break
+            node = before
+        return dict.fromkeys(READ, node.inputs[0]) | ({"1": gate, "gate": gate} if gate else {})
 
     def _add_activations(self, modules: Modules, entry: ModuleParameter, call: int) -> None:
         """Add the modules that apply the activation of a module beside them.

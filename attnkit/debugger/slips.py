@@ -534,6 +534,9 @@ def slip_scale(graph: Graph, node: Node) -> Iterator[Change]:
     if node.site.endswith(".recall.q"):
         yield "the scale of the queries of the state is missing", node.change(factor=1.0)
         return
+    if node.site.endswith("multiplied"):
+        yield f"the factor {factor:g} of {_multiplied(node)} is missing", node.change(factor=1.0)
+        return
     if (rules := node.options.get("rules")) is None:
         width = math.sqrt(graph.core.config.width)
         if factor != 1:
@@ -797,6 +800,8 @@ def _skip_norm(graph: Graph, node: Node) -> Iterator[Change]:
 
 def slip_heads(graph: Graph, node: Node) -> Iterator[Change]:
     letter = node.site.rpartition(".")[2]
+    if (factor := node.options.get("key_scale", 1.0)) != 1:
+        yield f"the factor {factor:g} of the keys is missing", node.change(key_scale=1.0)
     if node.options["heads"] > 1:
         yield "heads are split without transposing", node.change(splits="no transposing")
         yield HEADS_LAST, node.change(splits="heads last")
@@ -1175,6 +1180,8 @@ def slip_join(graph: Graph, node: Node) -> Iterator[Change]:
 
 def slip_activate(graph: Graph, node: Node) -> Iterator[Change]:
     yield from _slip_activation(node)
+    if (factor := node.options.get("factor", 1.0)) != 1:
+        yield f"the factor {factor:g} of what the activation reads is missing", node.change(factor=1.0)
     if node.options.get("is_gated"):
         other = node.site.replace(".activated", ".linear")
         yield GATE_AND_UP, node._replace(inputs=(other,))
@@ -1501,10 +1508,18 @@ def _around(stated: float) -> tuple[float, float]:
     return abs(stated) / WIDE, abs(stated) * WIDE
 
 
+def _multiplied(node: Node) -> str:
+    """The site that a factor multiplies, or what a sub-layer reads."""
+    return f"what follows {node.inputs[0]}" if node.site.endswith(".multiplied") else node.inputs[0]
+
+
 def number_factor(graph: Graph, node: Node) -> Iterator[NumberRow]:
     """The factor of embeddings or scores."""
     factor = node.options["factor"]
     what = "scores" if "rules" in node.options else "embeddings"
+    if node.site.endswith("multiplied"):
+        words = f"{_multiplied(node)} is multiplied by {{}} instead of {factor:g}"
+        yield words, "factor", factor, _around(factor)
     if node.site.endswith((".scaled", ".embed")):
         yield f"the {what} are multiplied by {{}} instead of {factor:g}", "factor", factor, _around(factor)
 
@@ -1529,6 +1544,8 @@ def number_samples(graph: Graph, node: Node) -> Iterator[NumberRow]:
 
 
 def number_heads(graph: Graph, node: Node) -> Iterator[NumberRow]:
+    if (scale := node.options.get("key_scale", 1.0)) != 1:
+        yield f"the keys are multiplied by {{}} instead of {scale:g}", "key_scale", scale, _around(scale)
     rope = node.options.get("rope")
     if rope is None or not node.options["times"]:
         return

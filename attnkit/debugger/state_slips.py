@@ -141,7 +141,8 @@ def slip_gated(graph: Graph, node: Node) -> Iterator[Change]:
 
 def _step(scope: Scope, x: Array) -> Array:
     bias, factor = scope.parameter("dt_bias"), scope.option("factor", 1.0)
-    return view_heads(x * factor if bias is None else x * factor + bias, scope.node.shape[1])
+    step = x * factor if bias is None else x * factor + bias
+    return view_heads(np.clip(step, *scope.option("limits", NO_LIMITS)), scope.node.shape[1])
 
 
 def _decay(scope: Scope, step: Array) -> Array:

@@ -61,7 +61,7 @@ PICTURE = HERE / "models" / "vit.png"
 TOWERS = {"clip": "CLIPVisionModel", "siglip": "SiglipVisionModel"}  # of images, of models with a tower of texts
 WIDE = {"dinov2-wide": "dinov2"}  # models that read a wider image than their own, whose positions are resized
 # kinds of models whose weights are drawn by their names
-DRAWN = ("decoders", "recall", "shortconv", "vision", "sounds", "waves")
+DRAWN = ("decoders", "recall", "shortconv", "state_spaces", "vision", "sounds", "waves")
 
 
 @functools.cache
@@ -1008,9 +1008,13 @@ def experts_of(port: Port) -> dict[str, int]:
     return {} if experts is None else {"fewer": experts.chosen - 1, "more": experts.chosen + 1}
 
 
-def latent_of(port: Port) -> dict[str, int]:
-    sizes = last_rules(port).latent
-    return {} if sizes is None else {name: getattr(sizes, name) for name in ("content", "rotary", "value")}
+def heads_of(port: Port) -> dict[str, int]:
+    """The widths of heads of attention, if there are any."""
+    if not port.config.attention_rules:
+        return {}
+    sizes, width = last_rules(port).latent, last_rules(port).head_dim
+    latent = {} if sizes is None else {name: getattr(sizes, name) for name in ("content", "rotary", "value")}
+    return {"half": width // 2, "width": width, **latent}
 
 
 def expected_names(port: Port, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -1018,9 +1022,7 @@ def expected_names(port: Port, names: tuple[str, ...]) -> tuple[str, ...]:
     number = port.config.stack(port.config.stacks[-1]).layers - 1
     stack = port.config.stacks[-1]
     words = {
-        "longer": left + 1, "shorter": left - 1, "half": last_rules(port).head_dim // 2,
-        "width": last_rules(port).head_dim,
-        **experts_of(port), **latent_of(port),
+        "longer": left + 1, "shorter": left - 1, **heads_of(port), **experts_of(port),
         "before": f"{stack}.{number - 1}", "stack": f"{stack}.{number}", "norm": last_norm(port),
         "layer": f"{stack}.{number}", "left": left, "one_more": left + 1, "one_less": left - 1,
         "twice": 2 * left + 1, "half_left": left // 2,
@@ -1302,6 +1304,7 @@ if __name__ == "__main__":
         "sound_slips",
         "shortconv_slips",
         "recall_slips",
+        "space_slips",
     ):  # which add their cases to those of this module
         importlib.import_module(cases)
     importlib.import_module("make_slips").main()
