@@ -33,6 +33,7 @@ FIELDS = USUAL | {
     "activation": "encoder_hidden_act decoder_hidden_act", "theta": "rope_theta", "scaling": "rope_type type",
     "encoder vocabulary": "", "sound": "", "convolutions": "",
 }  # fmt: skip
+SMALLEST = {llama.PARTIAL: 1.0}
 ROTATED = 0.9  # the part of a head that rotates, where the file does not say
 
 
