@@ -4,10 +4,12 @@ import functools
 import re
 from dataclasses import is_dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from attnkit.debugger import state_slips
 from attnkit.debugger.compare import make_picture
 from attnkit.debugger.graphs import debugged_graph
 from attnkit.debugger.slips import COUNTED, find_numbers, find_slips, other_widths
@@ -17,10 +19,13 @@ from attnkit.model.graph.nodes import Inputs, Node, Scope
 from attnkit.model.slips import Number, Slip
 from tests.registry import load_core, make_batch, open_model
 
+KNOWN = {**state_slips.KINDS, **KINDS}
+BARE = SimpleNamespace(params={"": {}})  # a model without parameters
+
 
 def compute(kind, *arrays, **options):
     """The result of a stage without parameters."""
-    return KINDS[kind].value(Scope(None, None, Node("x", kind, (), (), "", options), "float64"), *arrays)
+    return KNOWN[kind].value(Scope(BARE, None, Node("x", kind, (), (), "", options), "float64"), *arrays)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +40,30 @@ def test_fused_queries_keys_and_values_are_cut_in_the_other_layout(stored, parts
     for place, expected in enumerate(parts):
         heads = compute("heads", q, k, v, heads=2, groups=2, place=place, stored=stored)
         assert heads[0, :, 0, 0].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("groups", "gates_first", "expected"),
+    [
+        (1, False, [0, 0.53388966, -0.29461055, 2.57297278]),
+        (1, True, [0, 0.40381266, -0.22283157, 1.94609311]),
+        (2, True, [0, 1.41420695, -0.16087907, 1.40503279]),
+    ],
+)
+def test_a_norm_of_groups_and_its_gate_have_an_order(groups, gates_first, expected):
+    x, gate = np.array([[[1.0, 2, 3, 4]]]), np.array([[[0.0, 1, -1, 2]]])
+    options = {"groups": groups, "eps": 1e-5 if gates_first else 1e-6, "activation": "silu"}
+
+    def norm(one):
+        return compute("norm of groups", one, **options)
+
+    def gated(one):
+        return compute("gated", one, gate, **options)
+
+    right, other = (norm(gated(x)), gated(norm(x))) if gates_first else (gated(norm(x)), norm(gated(x)))
+    np.testing.assert_allclose(right.ravel(), expected, atol=2e-8)
+    slip = compute("norm and gate" if gates_first else "gate and norm", x, gate, **options)
+    np.testing.assert_allclose(slip, other)
 
 
 def test_groups_of_query_heads_have_a_key_and_a_value_each():

@@ -4,7 +4,6 @@ What the numbers are, and how they were made: tests/references/make_state_spaces
 """
 
 import functools
-import math
 
 import numpy as np
 import pytest
@@ -97,15 +96,3 @@ def generate(name, prompt, beams=1):
     if beams == 1:
         return [int(token) for token in model.generate(decoder, prompt, settings).ids]
     return [int(token) for token in model.beam_search(decoder, prompt, settings, beams)[0].ids]
-
-
-def test_the_numbers_of_a_step_worked_by_hand():
-    """Three tokens of one head with rate 1: steps log 2, log(1 + e) and log(1 + 1/e), D ½."""
-    x, dt = np.array([1.0, 2.0, 3.0]), np.array([0.0, 1.0, -1.0])
-    b, c = np.array([[1.0, 0], [0, 1], [1, 1]]), np.array([[1.0, 1], [1, 0], [0, 1]])
-    state, found = np.zeros(2), []
-    for value, write, read, step in zip(x, b, c, np.log1p(np.exp(dt)), strict=True):
-        state = math.exp(-step) * state + step * value * write
-        found.append(state @ read + 0.5 * value)
-    np.testing.assert_allclose(found, [1.19314718, 1.18641599, 4.35992751])
-    np.testing.assert_allclose(state, [1.07606607, 2.85992751])
