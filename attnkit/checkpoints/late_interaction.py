@@ -108,9 +108,8 @@ class LateInteraction:
 
     def skipped_ids(self, tokenizer: Tokenizer) -> set[int]:
         """The ids of the skipped spellings."""
-        numbers = {word: id for id, word in enumerate(tokenizer.vocabulary) if word}
         unknown = tokenizer.special.get("unk")
-        found = {numbers.get(word, unknown if self.skips_unknown else None) for word in self.skipped}
+        found = {tokenizer.id_of_token.get(word, unknown if self.skips_unknown else None) for word in self.skipped}
         return {id for id in found if id is not None}
 
 
@@ -124,9 +123,9 @@ class MarkedTokens:
 
 
 def find_marker(tokenizer: Tokenizer, word: str) -> int:
-    if word not in tokenizer.vocabulary:
+    if word not in tokenizer.id_of_token:
         raise DataError(f"the tokenizer has no token {word!r}, which marks texts")
-    return tokenizer.vocabulary.index(word)
+    return tokenizer.id_of_token[word]
 
 
 def find_filler(tokenizer: Tokenizer, word: str) -> int:

@@ -161,4 +161,4 @@ def _find_unknown(model: Mapping[str, Any], tokenizer: Tokenizer) -> int | None:
     if isinstance(model.get("unk_id"), int):
         return int(model["unk_id"])
     word = model.get("unk_token")
-    return tokenizer.vocabulary.index(word) if word in tokenizer.vocabulary else None
+    return tokenizer.id_of_token.get(word) if isinstance(word, str) else None

@@ -93,6 +93,11 @@ class Tokenizer:
         """The token of each id, or "" for an unused id."""
         return self.list_vocabulary()
 
+    @cached_property
+    def id_of_token(self) -> Mapping[str, int]:
+        """The id of each token; of equal ones the last."""
+        return {token: id for id, token in enumerate(self.vocabulary) if token}
+
     def keeping_special(self) -> "Tokenizer":
         """The tokenizer, with special tokens in the text that it decodes."""
         return replace(self, decode=self.decode and partial(self.decode, with_special=True))
