@@ -35,12 +35,14 @@ def test_packs_begin_with_the_longest_text(rows, packs):
     assert packed_texts.split_packs(texts_of(1, 3, 2), rows) == packs
 
 
-def test_a_text_is_packed_if_the_model_has_a_position_for_each_token():
+def test_a_text_is_packed_if_it_has_no_mask_and_the_model_has_a_position_for_each_token():
     core = SimpleNamespace(config=SimpleNamespace(positions=SimpleNamespace(size=5, first=2)))
-    texts = [one for length in (0, 1, 3, 4) for one in texts_of(length)]
-    assert [packed_texts.is_packable(SimpleNamespace(core=core, **vars(one))) for one in texts] == [
-        *(False, True, True, False)
-    ]
+
+    def is_packable(length, **base):
+        return packed_texts.is_packable(SimpleNamespace(core=core, base=base, inputs=np.zeros(length, int)))
+
+    assert [is_packable(length) for length in (0, 1, 3, 4)] == [False, True, True, False]
+    assert not is_packable(3, mask=np.ones((1, 3), bool))
 
 
 def test_lines_are_computed_together_up_to_a_number_of_characters(monkeypatch):
