@@ -162,14 +162,14 @@ def decode(record: Sequence[str] | Record | None, *, options: DecodeOptions) -> 
 
     With --model, decode generates text. The input is TEXT, lines of standard input, --ids, or a record with ids; for an
     encoder-decoder model it is the source text, or a record from encode; for Whisper it is --audio, as for wav2vec 2.0,
-    whose labels of frames spell a text (CTC). A sound that is
-    longer than the model reads at once is read in windows, each from the last time of the text before; the record then
-    has, as with --timestamps, `start` and `end` of each segment in seconds. Generation ends at the model's end token,
-    at --stop, or after --max-tokens tokens. In the result, x is the log-probability of each new token, `ids` are
-    the tokens, and `mask` marks the padding if the rows of a batch have different lengths. --emit text prints the
-    whole text (of a translation, only the target). In an encoder-decoder model, --ids follow the start token of the
-    target. --cache-in needs no TEXT; if there is TEXT, it follows the tokens of the cache. --trace has the
-    intermediates of one pass over the whole text, prompt and new tokens (of beams, the best), as --score gives them.
+    whose labels of frames spell a text (CTC). Several sounds, x (B, T), perhaps with `mask`, are a batch. A sound that
+    is longer than the model reads at once is read in windows, each from the last time of the text before; the record
+    then has, as with --timestamps, `start` and `end` of each segment in seconds. Generation ends at the model's end
+    token, at --stop, or after --max-tokens tokens. In the result, x is the log-probability of each new token, `ids` are
+    the tokens, and `mask` marks the padding if the rows of a batch have different lengths. --emit text prints the whole
+    text (of a translation, only the target). In an encoder-decoder model, --ids follow the start token of the target.
+    --cache-in needs no TEXT; if there is TEXT, it follows the tokens of the cache. --trace has the intermediates of one
+    pass over the whole text, prompt and new tokens (of beams, the best), as --score gives them.
 
     If the model has no decoder, or is a classifier, decode applies its head to TEXT, --ids, --image, or hidden states
     in a record; --emit text then prints TEXT with a word for each [MASK], or the label of the text or image. If the

@@ -264,7 +264,7 @@ def check_sources(real: Array) -> None:
 def encode_sources(source: Sequence[str] | Record | None, options: DecodeOptions) -> tuple[list[SourceText], bool]:
     checkpoint, dtype = options.checkpoint, options.compute_dtype
     if checkpoint.config.sound:
-        return [SourceText(encode_sound(options))], False
+        return encode_sounds(options)
     if isinstance(source, Record):
         if "ids" not in source:
             raise DataError("the record has no ids and no memory (encode --model makes one)")
@@ -318,12 +318,17 @@ def encode_ids(checkpoint: "Checkpoint", ids: list[int], tokens: list[str] | Non
     return SourceText(memory, tokens, ids, context.last_states())
 
 
-def encode_sound(options: DecodeOptions) -> Array:
-    """The memory (S, D) of --audio."""
-    features, _ = text_inputs.model_inputs(
-        options.checkpoint, "encoder", text_inputs.ModelInput(audio=options.speech.audio)
-    )
-    return encode_features(options, features)
+def encode_sounds(options: DecodeOptions) -> tuple[list[SourceText], bool]:
+    """The memory (S, D) of each sound of --audio, and whether they are a batch."""
+    from attnkit.inputs.sound_inputs import is_sound_batch, split_sounds
+
+    audio = options.speech.audio
+    sounds = [None] if audio is None else split_sounds(audio)
+    given = [
+        text_inputs.model_inputs(options.checkpoint, "encoder", text_inputs.ModelInput(audio=one))[0] for one in sounds
+    ]
+    memories = [SourceText(encode_features(options, features)) for features in given]
+    return memories, audio is not None and is_sound_batch(audio)
 
 
 def encode_features(options: DecodeOptions, features: Array) -> Array:

@@ -95,7 +95,7 @@ class Generation(NamedTuple):
 
 
 def generate_after(
-    text_model: TextModel, prompt: Prompt, is_only: bool, tracer: Tracer | None, where: str = "the sound"
+    text_model: TextModel, prompt: Prompt, is_only: bool, tracer: Tracer | None, where: str
 ) -> Generation:
     """Generate after one prompt, with --fallback again at other temperatures.
 
@@ -452,7 +452,11 @@ def generate_texts(
     tracer = None if inspection.edits.is_empty else untraced.tracer()
     traced = prompts if inspection.tracing.trace else []
     caches = copy.deepcopy([prompt.cache for prompt in traced])  # generation extends them
-    generations = [generate_after(text_model, prompt, len(prompts) == 1, tracer) for prompt in prompts]
+    names = ["the sound"] if len(prompts) == 1 else [f"sound {row}" for row in range(len(prompts))]
+    generations = [
+        generate_after(text_model, prompt, len(prompts) == 1, tracer, where)
+        for prompt, where in zip(prompts, names, strict=True)
+    ]
     if tracer:
         tracer.check()
     if inspection.tracing.trace:

@@ -20,7 +20,7 @@ from attnkit.generation.text_generation import (
     require_texts,
 )
 from attnkit.inputs import layers
-from attnkit.inputs.sound_inputs import SoundWindows, exceeds_window, open_windows
+from attnkit.inputs.sound_inputs import SoundWindows, exceeds_window, is_sound_batch, open_windows
 from attnkit.model import GeneratedText
 from attnkit.model.formulas.time_tokens import Segment, split_segments
 from attnkit.records import Labels, Record, Tensor
@@ -37,6 +37,9 @@ class Transcription(TextGeneration):
         """The text, with the times of its segments if it is read in windows."""
         audio = self.options.speech.audio
         if audio is not None and reads_windows(audio, self.options):
+            if is_sound_batch(audio):
+                flag = "--timestamps" if self.options.speech.timestamps else "--audio"
+                raise UsageError("a batch of sounds is read at once: times and long sounds need a single one", flag)
             return transcribe(audio, self.options)
         return super().run_model(source)
 

@@ -55,11 +55,51 @@ def find_rate(record: Record, rate: int, name: str) -> int:
     return int(number)
 
 
+def is_sound_batch(record: Record) -> bool:
+    """Whether a record has several sounds, x (B, T), rather than the channels of one.
+
+    >>> is_sound_batch(Record({"x": np.zeros((2, 9))})), is_sound_batch(Record({"x": np.zeros(9)}))
+    (True, False)
+    """
+    return record["x"].ndim == 2 and record.axes_of("x")[0] != "channel"
+
+
+def split_sounds(record: Record) -> list[Record]:
+    """Each sound of a record, without the padding after it that mask (B, T) states.
+
+    DataError for a mask that states more than that.
+
+    >>> batch = Record({"x": np.arange(6.0).reshape(2, 3), "mask": np.array([[1, 1, 0], [1, 1, 1]])})
+    >>> [one["x"].tolist() for one in split_sounds(batch)]
+    [[0.0, 1.0], [3.0, 4.0, 5.0]]
+    """
+    if not is_sound_batch(record):
+        return [record]
+    x = record["x"]
+    if not len(x):
+        raise DataError("a batch without a sound", "--audio")
+    mask = np.asarray(record["mask"] if "mask" in record else np.ones(x.shape, bool))
+    if mask.shape != x.shape or not np.isin(mask, (0, 1)).all() or (np.diff(mask.astype(np.int8), axis=1) > 0).any():
+        problem = (
+            f"mask {mask.shape} is not 1 for the samples of each sound, {x.shape}, and 0 for the padding after them"
+        )
+        raise DataError(problem, "--audio")
+    stated = record.select([name for name in record if name not in ("x", "mask")])
+    counts = mask.astype(np.int64).sum(axis=1).tolist()
+    return [Record({"x": row[:count]}).with_tensors(stated.tensors) for row, count in zip(x, counts, strict=True)]
+
+
 def model_sound(record: Record, sound: SoundConfig, folder: str) -> Array:
-    """The input of a model for a sound: spectrogram (frame, mel) or samples (T,)."""
-    if sound.spectrogram is None:
+    """The input of a model for a sound: spectrogram (frame, mel) or samples (T,).
+
+    Spectrograms of several sounds are a batch, (B, frame, mel).
+    """
+    spectrogram = sound.spectrogram
+    if spectrogram is None:
         return model_samples(record, sound, folder)
-    return model_spectrogram(record, sound, sound.spectrogram)
+    if is_sound_batch(record):
+        return np.stack([model_spectrogram(one, sound, spectrogram) for one in split_sounds(record)])
+    return model_spectrogram(record, sound, spectrogram)
 
 
 def model_samples(record: Record, sound: SoundConfig, folder: str) -> Array:

@@ -102,3 +102,17 @@ def test_it_has_no_times_and_no_languages(place):
         attnkit.decode(model=place, audio=sound(), timestamps=True)
     with pytest.raises(UsageError, match="the model has no language 'de'"):
         attnkit.decode(model=place, audio=sound(), language="de")
+
+
+def test_sounds_at_once_have_the_text_of_each_alone(place):
+    samples = sound()["x"]
+    batch = np.stack([samples, np.zeros_like(samples)])
+    batch[1, : len(samples) // 2] = samples[: len(samples) // 2]
+    mask = np.ones(batch.shape, bool)
+    mask[1, len(samples) // 2 :] = False
+    options = {"model": place, "dtype": "float64", "max_tokens": 6, "min_tokens": 6, "emit": "logits"}
+    both = attnkit.decode(audio=Record({"x": batch, "mask": mask}), **options)
+    for row, one in zip(both["x"], (samples, samples[: len(samples) // 2]), strict=True):
+        np.testing.assert_array_equal(row, attnkit.decode(audio=one, **options)["x"])
+    with pytest.raises(DataError, match="x of rank 2, expected 1, the samples of a sound"):
+        attnkit.encode(audio=batch, model=place)

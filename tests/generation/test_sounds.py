@@ -232,7 +232,7 @@ def test_the_whole_pipeline_begins_with_the_sound(folder, tmp_path):
     [
         ({"language": "xx"}, UsageError, r"no language 'xx' \(expected one of en, de, fr\)"),
         ({"audio": None, "language": "en"}, UsageError, "needs --audio"),
-        ({"audio": np.zeros((2, 400))}, DataError, "rank 2, expected 1, the samples of a sound"),
+        ({"audio": np.zeros((1, 2, 400))}, DataError, "rank 3, expected 1, the samples of a sound"),
         ({"audio": Record({"x": np.zeros(800), "sample_rate": np.array(0)})}, DataError, "0 samples a second"),
         ({"timestamps": True, "stop": ("a",)}, UsageError, "cannot be combined with --stop"),
         ({"ids": np.array([1])}, UsageError, "cannot be combined with"),
@@ -320,3 +320,61 @@ def test_a_text_without_a_flaw_is_read_once_and_a_note_names_the_flaw(timed):
         attnkit.decode(**options, fallback="0,1", score="a")
     with pytest.raises(UsageError, match="needs"):
         attnkit.decode(**options, logprob_threshold=-1.0)
+
+
+BATCHES = json.loads((REFERENCES / "sound_batches.json").read_text())
+
+
+def make_batch(sounds, dtype=bool):
+    """Sounds as a batch x (B, T), with the mask of their samples."""
+    x, mask = (np.zeros((len(sounds), max(map(len, sounds))), kind) for kind in (sounds[0].dtype, dtype))
+    for row, sound in enumerate(sounds):
+        x[row, : len(sound)], mask[row, : len(sound)] = sound, 1
+    return Record({"x": x, "mask": mask})
+
+
+@pytest.mark.parametrize("row", BATCHES, ids=lambda row: str(row["options"]))
+def test_sounds_at_once_have_the_texts_of_transformers_and_those_of_each_alone(timed, row):
+    sounds = [make_syllables(*one) for one in row["sounds"]]
+    asked = dict(row["options"])
+    options = {
+        "beam": asked.pop("num_beams", None),
+        "no_repeat_ngram": asked.pop("no_repeat_ngram_size", None),
+        **asked,
+    }
+    speech = SpeechOptions(make_batch(sounds), **asked)
+    prompts, is_batch = make_prompts(
+        None, DecodeOptions(open_checkpoint(timed), speech=speech, dtype="float64"), Detokenizer(None, 108, 1)
+    )
+    options |= {"model": timed, "max_tokens": 20, "dtype": "float64"}
+    record = attnkit.decode(audio=make_batch(sounds), emit="ids", **options)
+    assert is_batch and record.axes_of("x") == ("batch", "token")
+    texts = (
+        record["x"]
+        if "mask" not in record
+        else [ids[real] for ids, real in zip(record["x"], record["mask"], strict=True)]
+    )
+    assert [[*prompt.ids, *ids] for prompt, ids in zip(prompts, np.asarray(texts).tolist(), strict=True)] == row["ids"]
+    for sound, ids in zip(sounds, texts, strict=True):
+        assert attnkit.decode(audio=sound, emit="ids", **options)["x"].tolist() == ids.tolist()
+
+
+@pytest.mark.filterwarnings("ignore:.*Whisper")
+def test_a_batch_of_sounds_is_encoded_as_each_alone_and_its_faults_are_named(timed):
+    sounds = [make_syllables(0.8, 1), make_syllables(0.3, 2)]
+    memory = attnkit.encode(audio=make_batch(sounds, int), model=timed, dtype="float64")["memory"]
+    for states, sound in zip(memory, sounds, strict=True):
+        np.testing.assert_array_equal(states, attnkit.encode(audio=sound, model=timed, dtype="float64")["memory"])
+    options, batch = {"model": timed, "task": "transcribe", "max_tokens": 4}, make_batch(sounds)
+    with pytest.raises(UsageError, match="a batch of sounds is read at once: times and long sounds need a single one"):
+        attnkit.decode(audio=batch, timestamps=True, **options)
+    with pytest.raises(UsageError, match="a batch of sounds is read at once"):
+        attnkit.decode(audio=np.zeros((2, 16001)), **options)
+    with pytest.raises(DataError, match="a batch without a sound"):
+        attnkit.decode(audio=np.zeros((0, 9)), **options)
+    for mask in (batch["mask"][:, ::-1], batch["mask"][:1], batch["mask"] * 2):
+        with pytest.raises(DataError, match="is not 1 for the samples of each sound"):
+            attnkit.decode(audio=Record({"x": batch["x"], "mask": mask}), **options)
+    with pytest.warns(AttnkitNote, match=r"the text of sound [01] at temperature 0 is read again at 0\.5") as notes:
+        attnkit.decode(audio=batch, fallback="0,0.5", logprob_threshold=-0.001, **options)
+    assert len(notes) == 2
