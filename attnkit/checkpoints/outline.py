@@ -22,6 +22,7 @@ SIZES = ("layers", "width", "heads", "key/value heads", "head width", "hidden wi
 NEEDED = ("layers", "width", "heads", "vocabulary")
 DENSE, SPARSE, SHARED = "llama", "qwen3_moe", "qwen2_moe"  # the families that others are counted as
 DTYPES = ("torch_dtype", "dtype")
+MIXING = ("mixers", "state", "state taps", "windows", "latent width")  # facts that a stand-in does not have
 FEW = 3  # families that a meaning is usual in, but of a size
 
 
@@ -40,6 +41,11 @@ class Outline(NamedTuple):
     model: Checkpoint | None
     facts: Mapping[str, tuple[str, Any]] = {}
     unread: tuple[str, ...] = ()
+
+    @property
+    def left_out(self) -> list[str]:
+        """The keys that do not count where the model is counted as another."""
+        return [*(key for fact, (key, _) in self.facts.items() if fact in MIXING), *self.unread]
 
 
 def open_outline(folder: str) -> Checkpoint | Outline:

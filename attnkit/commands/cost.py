@@ -101,8 +101,8 @@ def open_counted(folder: str) -> "tuple[Checkpoint, str]":
         return opened, ""
     if opened.model is None:
         raise DataError(f"{opened.problem}; attnkit show {folder} --facts prints what it states", folder)
-    unread = f", without {join_names(opened.unread, 6)}" if opened.unread else ""
-    warnings.warn(f"{folder}: {opened.problem}{unread}", AttnkitNote, stacklevel=2)
+    without = f", without {join_names(opened.left_out, 6)}" if opened.left_out else ""
+    warnings.warn(f"{folder}: {opened.problem}{without}", AttnkitNote, stacklevel=2)
     return opened.model, opened.mark
 
 

@@ -109,7 +109,12 @@ def test_every_size_has_a_usual_key():
     meanings = usual_meanings()
     sizes = {"layers", "width", "heads", "key/value heads", "head width", "hidden width", "vocabulary", "experts"}
     assert sizes <= {*meanings.values()}
-    assert "layer_types" not in meanings  # which two families alone call the layers that do not rotate
+    assert meanings.get("layer_types") == "mixers"  # and not the layers that do not rotate, as in two families
+
+
+def test_mixers_of_another_family_are_shown_and_left_out_of_its_cost(tmp_path):
+    outline = open_outline(write(tmp_path, model_type="newest", **DENSE, layer_types=["delta"] * 3, gates=True))
+    assert outline.facts["mixers"] == ("layer_types", ["delta"] * 3) and outline.left_out == ["layer_types", "gates"]
 
 
 def test_facts_of_what_is_not_opened_are_marked(tmp_path):
