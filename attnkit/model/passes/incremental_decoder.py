@@ -221,16 +221,20 @@ def _recall(recall: RecallConfig, eps: float, params: Parameters, layer: str, ca
     bias, skip, rate = params.get("dt_bias"), params.get("D"), np.exp(params["A_log"])
     convolve, finish = _windows(recall, params), _norm_and_gate(recall, eps, params)
     feature, times = FEATURES[recall.feature].value, recall.heads // recall.key_heads
+    factors = dict(recall.factors)
 
     def read(x: Array, shared: Mapping[str, Any]) -> Array:
         *windows, state = cache.states[layer]
         parts: Sequence[Array] = project(x)
+        if factors:
+            parts = [part * factors.get(letter, 1.0) for letter, part in zip("qkv", parts, strict=True)]
         if windows:
             parts, windows = convolve(parts, windows)
         q, k = (feature(part.reshape(-1, recall.key_heads, recall.key)) for part in parts[:2])
         q, k = (one if times == 1 else np.repeat(one, times, axis=1) for one in (q * recall.scale, k))
         v = written = parts[2].reshape(-1, recall.heads, recall.value)
-        step = gates["dt"](x) if bias is None else gates["dt"](x) + bias
+        step = gates["dt"](x) * factors.get("dt", 1.0)
+        step = step if bias is None else step + bias
         step = np.clip(np.logaddexp(step, 0), *recall.step_limits)
         state = state * np.exp(-step * rate)[..., None, None]
         if rule.corrects:
@@ -264,6 +268,7 @@ def _norm_and_gate(recall: RecallConfig, eps: float, params: Parameters) -> Call
     """Function from heads side by side (B, H V) and x (B, D) to the same, gated."""
     gate, gate_by = params.get("wg"), ACTIVATIONS[recall.gate or "identity"]
     project = None if gate is None else _linear(gate, params.get("bg"))
+    multiplier = dict(recall.factors).get("g", 1.0)
     gamma = np.resize(params["gamma"], recall.widths["v"]) if "gamma" in params else None
 
     def normalize(y: Array) -> Array:
@@ -275,7 +280,7 @@ def _norm_and_gate(recall: RecallConfig, eps: float, params: Parameters) -> Call
         return normed if gamma is None else normed * gamma
 
     def finish(y: Array, x: Array) -> Array:
-        factor = 1.0 if project is None else gate_by(project(x))
+        factor = 1.0 if project is None else gate_by(project(x) * multiplier)
         return normalize(y * factor) if recall.gates_first else normalize(y) * factor
 
     return finish
