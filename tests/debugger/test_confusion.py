@@ -352,6 +352,22 @@ DRAWN = {
         {"padding enters the windows of the convolution"},
     ),
     "mixtral-two-experts-exchanged": ("mixtral", "decoder.3.ffn.output", {"experts 1 and 3 are exchanged"}),
+    "mamba2-D-after-the-step": (
+        "mamba2",
+        "decoder.3.recall.joined",
+        {"D is multiplied by the values times Δ"},
+    ),
+    "mamba2-groups-in-turn": ("mamba2", "decoder.3.recall.joined", {"key heads are repeated in turn, not in blocks"}),
+    "mamba2-norm-before-the-gate": (
+        "mamba2",
+        "decoder.3.recall.normed",
+        {"the norm precedes the gate, it does not follow it"},
+    ),
+    "falcon_h1-gate-no-key-factor": (
+        "falcon_h1-gate",
+        "decoder.2.self.weights",
+        {"the factor 1.4 of the keys is missing"},
+    ),
     "olmoe-softmax-after-top-k": (
         "olmoe",
         "decoder.3.ffn.gates",
