@@ -30,6 +30,7 @@ SYNTAX = {
     "N|all": "all",
     "SLICE": "0",
     "STEPS": "1",
+    "T,T,…": "0,0.5",
     "T[,S]": "3",
     "[B,]I,J": "0,0",
     "[B,][H,]QUERY,KEY": "0,0",
