@@ -17,8 +17,9 @@ from importlib.machinery import SourceFileLoader
 
 import numpy as np
 
-PADDED = ("fixed_matrix_product", "whole_tiles_product")  # functions (x, y) whose rows are filled with zeros
-REWRITTEN = (b"@ ", b"InputBlock", *(name.encode() for name in PADDED))  # what the code of a file that is rewritten has
+# functions (x, y) that count as x @ y: whose rows are filled with zeros, or that multiply otherwise
+PRODUCTS = ("fixed_matrix_product", "whole_tiles_product", "outer_product")
+REWRITTEN = (b"@ ", b"InputBlock", *(name.encode() for name in PRODUCTS))  # what the code of a file that is rewritten has
 counted = {"products": 0, "hidden": 0}  # multiplications, and how many functions whose own are not counted run now
 MATMUL = np.matmul
 
@@ -89,7 +90,7 @@ class Rewriter(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node):
         self.generic_visit(node)
-        if node.name in PADDED:
+        if node.name in PRODUCTS:
             node.decorator_list.append(ast.Name("counted_as_one", ast.Load()))
         return node
 

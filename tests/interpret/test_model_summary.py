@@ -297,11 +297,11 @@ def facts_of(name):
 
 def test_a_fact_names_its_key_and_whether_the_file_has_it():
     facts = facts_of("llama")
-    assert facts["key/value heads"] == ("key/value heads", "2", "num_key_value_heads", True)
-    assert facts["norm eps"] == ("norm eps", "1e-05", "rms_norm_eps", True)
+    assert facts["key/value heads"] == ("key/value heads", "2", "num_key_value_heads", True, "")
+    assert facts["norm eps"] == ("norm eps", "1e-05", "rms_norm_eps", True, "")
     assert facts["norm"].source == "–" and facts["gate"].value == "gated"
     assert facts_of("gpt2")["hidden width"].source == "n_inner (default)"
-    assert facts_of("llama3")["theta"] == ("theta", "500000", "rope_scaling.rope_theta", True)
+    assert facts_of("llama3")["theta"] == ("theta", "500000", "rope_scaling.rope_theta", True, "")
 
 
 @pytest.mark.parametrize("name", FOLDERS)

@@ -222,7 +222,7 @@ def linear_attention(memory: Memory, state: Array | None = None, keep: Collectio
         if found:
             found["error"] = v - found["held"]
         found["written"] = _scaled(found["error"] if memory.corrects else v, memory, t)
-        now = found["states"] = now + k[..., :, None] @ found["written"][..., None, :]
+        now = found["states"] = now + outer_product(k[..., :, None], found["written"][..., None, :])
         result["output"][..., t, :] = read_state(memory.q[..., t, :], now)
         for name in names:
             result[name][:, :, t] = found[name]
@@ -242,6 +242,17 @@ def read_memory(
 def first_state(memory: Memory, state: Array | None) -> Array:
     """The state before the first token: zeros (B, H, K, V) unless one is given."""
     return np.zeros(memory.state_shape, memory.v.dtype) if state is None else state.astype(memory.v.dtype, copy=False)
+
+
+def outer_product(column: Array, row: Array) -> Array:
+    """k wᵀ: column (..., K, 1), row (..., 1, V) -> (..., K, V).
+
+    It is `column @ row`, several times as fast.
+
+    >>> outer_product(np.array([[1.0], [2.0]]), np.array([[3.0, 4.0]])).tolist()
+    [[3.0, 4.0], [6.0, 8.0]]
+    """
+    return column * row
 
 
 def read_state(at: Array, state: Array) -> Array:

@@ -19,7 +19,7 @@ from attnkit.model.formulas.dense_attention import MULTI_HEAD_DEFAULT
 from attnkit.model.formulas.experts import ExpertConfig, mix_experts
 from attnkit.model.formulas.feedforward import feed_forward
 from attnkit.model.formulas.linear import scaled
-from attnkit.model.formulas.recall import FEATURES, RULES, RecallConfig, read_state
+from attnkit.model.formulas.recall import FEATURES, RULES, RecallConfig, outer_product, read_state
 from attnkit.model.formulas.rotary import has_same_rotation, rotate
 from attnkit.model.groups import GROUPS
 from attnkit.model.hooks import no_hook
@@ -240,7 +240,7 @@ def _recall(recall: RecallConfig, eps: float, params: Parameters, layer: str, ca
         if rule.corrects:
             written = v - read_state(k, state)
         strength = step if rule.strength == "step" else sigmoid(gates["beta"](x))
-        state += k[..., None] * (written * strength[..., None])[..., None, :]
+        state += outer_product(k[..., None], (written * strength[..., None])[..., None, :])
         cache.advance(layer, (*windows, state), 1)
         y = read_state(q, state)
         y = y if skip is None else y + v * skip[:, None]
