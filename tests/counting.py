@@ -19,7 +19,8 @@ import numpy as np
 
 # functions (x, y) that count as x @ y: whose rows are filled with zeros, or that multiply otherwise
 PRODUCTS = ("fixed_matrix_product", "whole_tiles_product", "outer_product")
-REWRITTEN = (b"@ ", b"InputBlock", *(name.encode() for name in PRODUCTS))  # what the code of a file that is rewritten has
+# what the code of a file that is rewritten has
+REWRITTEN = (b"@ ", b"InputBlock", *(name.encode() for name in PRODUCTS))
 counted = {"products": 0, "hidden": 0}  # multiplications, and how many functions whose own are not counted run now
 MATMUL = np.matmul
 

@@ -22,7 +22,8 @@ INDEX = """\
 
 Short scripts of one idea each, in the order of `attnkit help lecture`; beside each is what it prints.
 `attnkit sample NAME` runs one, `attnkit sample NAME --copy` copies it with its data to change it.
-[numbers.toml](numbers.toml) has the pipelines of some; `attnkit golden numbers.toml` compares their numbers with stored ones.
+[numbers.toml](numbers.toml) has the pipelines of some; `attnkit golden numbers.toml` compares their numbers with
+stored ones.
 
 The small models in [data](data) know little: `fr-en` the words of
 [french_english.py](data/french_english.py), `story` those of [tales.py](data/tales.py), `shapes` the
