@@ -484,7 +484,7 @@ def train(
     /,
     *,
     output: str | None = None,
-    family: Literal["gpt2", "llama", "lfm2", "marian", "transformer", "bert", "t5", "seq2seq", "lstm", "vit"] | None = None,
+    family: Literal["gpt2", "llama", "lfm2", "qwen3_5_text", "marian", "transformer", "bert", "t5", "seq2seq", "lstm", "vit"] | None = None,
     layers: int | None = None,
     heads: int | None = None,
     dim: int | None = None,

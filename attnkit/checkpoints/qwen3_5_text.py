@@ -38,6 +38,30 @@ def map_recall(raw: ConfigReader) -> dict[str, TensorSpec]:
     )
 
 
+def new_values(recipe: Any, special: Mapping[str, int]) -> dict[str, Any]:
+    """The values of a new model's config.json, beside its sizes.
+
+    Every fourth layer has attention. States have the heads of attention.
+    """
+    width = recipe.dim // recipe.heads
+    rotated = {"partial_rotary_factor": 0.25 if width % 8 == 0 else 1.0, "rope_theta": 1e4, "rope_type": "default"}
+    return {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "attention_bias": False,
+        "head_dim": width,
+        "hidden_act": "silu",
+        "initializer_range": 0.02,
+        "intermediate_size": llama.new_values(recipe, special)["intermediate_size"],
+        "layer_types": [qwen3_next.LINEAR if (number + 1) % 4 else llama.FULL for number in range(recipe.layers)],
+        "linear_conv_kernel_dim": 4,
+        **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), width),
+        **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), recipe.heads),
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": rotated,
+        "tie_word_embeddings": True,
+    }
+
+
 def group_values(before: int, is_by_column: bool, array: Array, values: Mapping[str, Any]) -> Array:
     """Heads of values in the published order; llama.cpp has those of a key head apart.
 

@@ -15,7 +15,7 @@ from attnkit.model.formulas.recurrent_cells import CELLS
 from attnkit.model.recurrent_config import RecurrentStack, as_recurrent
 from attnkit.training.recipe import Recipe
 
-FAMILIES = ("gpt2", "llama", "lfm2", "marian", "transformer", "bert", "t5", "seq2seq", "lstm", "vit")  # of new models
+FAMILIES = ("gpt2", "llama", "lfm2", "qwen3_5_text", "marian", "transformer", "bert", "t5", "seq2seq", "lstm", "vit")
 TEXT_OPTIONS = ("tokens", "block", "pairs")
 USUAL_OPTIONS = ("heads", *TEXT_OPTIONS)
 CHOICES = ("cell", "attention", "input_feeding", "bidirectional")  # of a recurrent encoder-decoder

@@ -89,8 +89,10 @@ def _draw(table: PublishedTensors, raw: Mapping[str, Any], tensor: str, seed: in
 
     layer, _, name = table.parameters[tensor][0].rpartition(".")
     shape = table.shapes[tensor]
-    if name.startswith(("b", "gamma")):
-        return np.full(shape, float(name == "gamma"), np.float32)
+    if name.startswith("gamma"):  # which 1 may be added to
+        return np.full(shape, 1 - table.specs[layer][name].offset, np.float32)
+    if name.startswith("b"):
+        return np.zeros(shape, np.float32)
     stack, _, part = parse_layer_name(layer)
     kind, scale = draw_parameter(table.config, raw, Parameter(part, name, shape, stack))
     digest = np.frombuffer(hashlib.sha256(tensor.encode()).digest(), ">u4")

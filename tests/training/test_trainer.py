@@ -22,7 +22,7 @@ from tests.places import REFERENCES
 TEXT = "the cat sat on the mat and the dog sat on the log; a cat and a dog sat.\n" * 12
 PAIRS = "".join(f"{a} {b}\t{b} {a}\n" for a in ("un", "le", "la") for b in ("chat", "chien", "oiseau", "livre"))
 TINY = Recipe(layers=1, heads=2, dim=16, batch=4, block=16, warmup=0, lr=3e-3, every=4, steps=8, valid="10%")
-FAMILIES = ("gpt2", "llama", "lfm2", "bert", "t5", "marian", "transformer", "seq2seq", "lstm")
+FAMILIES = ("gpt2", "llama", "lfm2", "qwen3_5_text", "bert", "t5", "marian", "transformer", "seq2seq", "lstm")
 PAIR_FAMILIES = ("marian", "transformer", "seq2seq")
 
 
