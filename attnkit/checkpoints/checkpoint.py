@@ -588,6 +588,7 @@ class Family(Protocol):
                        by their names without w or b
     SCALES_EMBEDDINGS  whether its module of embeddings returns them scaled
     SCALES_STATES      whether states are scaled before the head, and not logits after it
+    RETURNS_EMBEDDINGS  whether the first of the hidden states is the embeddings, and not the result of the first layer
     RETURNS_LAST_NORM  whether the last of the hidden states is that after the final norm
     WEIGHTS_OUTPUT     the number of the output of attention that has its weights
 

@@ -38,6 +38,7 @@ FIELDS = USUAL | {
 }  # fmt: skip
 SMALLEST = {"num_heads": 2, "n_groups": 1, "state_size": 3}
 IS_CAUSAL = "ignored"
+RETURNS_EMBEDDINGS = False
 LAYER, WORDS = "layers.{n}", "embeddings.weight"
 CHUNK = 64  # tokens that are computed at once; a file may state fewer
 PARTS = {"g": "z", "v": "x", "k": "B", "q": "C", "dt": "Δ"}  # of the projection, in their order in the file

@@ -479,6 +479,8 @@ def _hidden_states(stack: str, known: KnownModel) -> list[str]:
             break
         states = [*states[: 0 if number is None else number + 1], step.trace_name]
     has_norm = config.stack(stack).final_norm and fact_of(config.family, "RETURNS_LAST_NORM", True)
+    if not fact_of(config.family, "RETURNS_EMBEDDINGS", True):
+        return [*states[1:], f"{stack}.norm"]
     return [*states[:-1], f"{stack}.norm"] if has_norm else states
 
 

@@ -428,6 +428,11 @@ def test_one_norm_of_both_sub_layers_is_called_once(family, tmp_path):
         }
 
 
+def test_hidden_states_of_mamba_2_begin_after_its_first_layer():
+    found = locate_sites([f"hidden_states.{number}" for number in range(5)], open_model("mamba2")).sources
+    assert [*found] == [*(f"decoder.{layer}.recall.residual" for layer in range(4)), "decoder.norm"]
+
+
 def test_names_of_no_scheme():
     located = locate_sites(["x", "y"], open_model("gpt2"))
     assert (located.scheme, located.family, located.sources) == ("", "", {})
