@@ -599,7 +599,7 @@ class Family(Protocol):
     TOKENS, TEMPLATE, SENTINELS   special tokens by their keys, in the order of their ids; those around a text, $A;
                        those that replace spans
     new_values, LAST_KEYS   what its config.json has beside sizes; its last keys
-    DISTRIBUTION, draw_initial   how its parameters are drawn, and exceptions
+    DISTRIBUTION, draw_initial   how its parameters are drawn, and exceptions: normal or uniform, a scale, the middle
     HAS_LONGEST_TEXT   whether a text cannot be longer than its key says
     """
 

@@ -7,6 +7,7 @@ its weight.
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from math import log
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,20 @@ def read_sections(raw: ConfigReader, config: Config) -> Config:
     if not is_list or sum(sections) != pairs or min(sections) < 0:
         raise raw.error(f"mrope_section {str(sections)[:40]} is not a list of 3 numbers with the sum {pairs}")
     return config
+
+
+def draw_initial(
+    config: Config, raw: Mapping[str, Any], part: str, name: str, usual: tuple[str, float]
+) -> tuple[str, float] | tuple[str, float, float]:
+    """Draw the rates of decay so that a state begins to forget slowly (Mamba-2).
+
+    A is 1 to 16 and Δ 0.001 to 0.1, both by their logarithms; that of a small Δ = log(1 + e^b) is nearly its bias b.
+    """
+    ranges = {"A_log": (0.0, log(16)), "dt_bias": (log(0.001), log(0.1))}
+    if name not in ranges:
+        return usual
+    low, high = ranges[name]
+    return "uniform", (high - low) / 2, (high + low) / 2
 
 
 def map_layers(raw: ConfigReader) -> Layers:

@@ -65,7 +65,7 @@ class Parameter(NamedTuple):
 
 
 Values = dict[str, Any]
-Distribution = tuple[str, float]  # how elements are drawn: normal or uniform around 0, with a scale
+Distribution = tuple[str, float] | tuple[str, float, float]  # normal or uniform, a scale, and the middle if not 0
 
 
 def new_config(recipe: Recipe, positions: int, vocabulary: int, special: Mapping[str, int]) -> Values:

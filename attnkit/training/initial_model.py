@@ -94,11 +94,11 @@ def _draw(table: PublishedTensors, raw: Mapping[str, Any], tensor: str, seed: in
     if name.startswith("b"):
         return np.zeros(shape, np.float32)
     stack, _, part = parse_layer_name(layer)
-    kind, scale = draw_parameter(table.config, raw, Parameter(part, name, shape, stack))
+    kind, scale, *middle = draw_parameter(table.config, raw, Parameter(part, name, shape, stack))
     digest = np.frombuffer(hashlib.sha256(tensor.encode()).digest(), ">u4")
     rng = np.random.default_rng([seed, *map(int, digest)])
     array = rng.standard_normal(shape) if kind == "normal" else rng.uniform(-1, 1, shape)
-    return (array * scale).astype(np.float32)
+    return (array * scale + sum(middle)).astype(np.float32)
 
 
 Files = dict[str, list[Buffer]]

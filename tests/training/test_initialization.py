@@ -61,6 +61,16 @@ def test_deviations_are_those_of_the_family(family, part, deviation):
         assert abs(array.mean()) < deviation / 4
 
 
+def test_a_state_begins_to_forget_slowly():
+    raw = new_config(Recipe(family="qwen3_5_text", layers=2, heads=64, dim=128), 128, 300, SPECIAL)
+    tensors = initial_tensors(raw)
+    layer = "model.layers.1.linear_attn"
+    rates, bias = np.exp(tensors[f"{layer}.A_log"]), tensors[f"{layer}.dt_bias"]
+    steps = np.log1p(np.exp(bias))
+    assert 1 <= rates.min() < 2 and 12 < rates.max() <= 16  # as Mamba-2 draws them
+    assert 0.0009 < steps.min() < 0.002 and 0.06 < steps.max() < 0.1
+
+
 @EACH_FAMILY
 def test_norms_are_one_and_biases_zero(family):
     tensors, table = initial_tensors(config_of(family)), published_tensors(config_of(family))
