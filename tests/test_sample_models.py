@@ -78,6 +78,33 @@ def test_the_script_is_how_the_model_of_images_was_made():
     assert sum(path.stat().st_size for path in (DATA / "shapes").iterdir()) < 200_000
 
 
+@pytest.mark.parametrize("name", ["delta", "attention"])
+def test_the_script_is_how_both_models_of_recall_were_made(name):
+    script = join_continued_lines((DATA / "recall.sh").read_text()).replace("$name", name)
+    line = re.findall(r"^ *(attnkit train .*)$", script, re.MULTILINE)[-1].replace('"', "")
+    grammar = re.findall(r"^python3 (.*) > recall.txt$", script, re.MULTILINE)[0]
+    origin, recipe = read_origin(str(DATA / f"recall-{name}"))
+    assert recipe_of(line) == recipe_of(origin.command) == (recipe, "recall.txt", f"recall-{name}")
+    assert hashlib.sha256(written_by(grammar)).hexdigest() == origin.digest
+    assert sum(path.stat().st_size for path in (DATA / f"recall-{name}").iterdir()) < 100_000
+    config = open_checkpoint(str(DATA / f"recall-{name}")).config
+    mixers = {"delta": ("recall", "recall"), "attention": ()}[name]
+    assert (config.width, config.stack("decoder").layers, config.stack("decoder").mixers) == (32, 2, mixers)
+
+
+def test_what_is_asked_for_was_told_last():
+    for line in written_by("recall.py 2-8 50 3").decode().splitlines():
+        told, asked = ([(part[at], part[at + 1]) for at in range(0, len(part), 2)] for part in parts_of(line))
+        assert len(told) == len(asked) and {*map(told.count, told)} <= {1, 2}
+        assert dict(told) == dict(asked) and len(told) == 2 * len(dict(told))
+
+
+def parts_of(line):
+    """The words of a line before and after its question mark, less the point that it begins with."""
+    told, asked = line.removeprefix(". ").split(" ? ")
+    return told.split(), asked.split()
+
+
 @pytest.mark.slow
 def test_the_pictures_are_those_of_their_script():
     """The digest of a folder is that of the list of its files, as sha256sum prints it."""

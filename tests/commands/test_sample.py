@@ -26,8 +26,9 @@ Short scripts of one idea each, in the order of `attnkit help lecture`; beside e
 stored ones.
 
 The small models in [data](data) know little: `fr-en` the words of
-[french_english.py](data/french_english.py), `story` those of [tales.py](data/tales.py), `shapes` the
-pictures of [shapes.py](data/shapes.py). What they make of others means nothing.
+[french_english.py](data/french_english.py), `story` those of [tales.py](data/tales.py), `recall-delta`
+and `recall-attention` the lines of [recall.py](data/recall.py), `shapes` the pictures of
+[shapes.py](data/shapes.py). What they make of others means nothing.
 """
 
 
