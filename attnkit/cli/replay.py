@@ -208,7 +208,7 @@ def compare_runs(run: Callable[[Change], Record]) -> Noise:
                 ties[name] = seen
         elif name in wide and wide[name].dtype == np.float64:
             floors |= measure_tensor(name, wide[name], others, narrow_dtype, factor)
-    return Noise(floors, ties, "noise measured by running its history in float64 and rounded")
+    return Noise(floors, ties, "noise measured by running its history in float64 and rounded", dtype=dtype)
 
 
 def measure_tensor(name: str, wide: Array, others: Sequence[Record], dtype: str, factor: float) -> Mapping[str, Array]:

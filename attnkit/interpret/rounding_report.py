@@ -12,7 +12,17 @@ from attnkit.display.cells import Cells
 from attnkit.display.report import ComparisonReport
 from attnkit.errors import counted, escaped
 from attnkit.interpret.comparison import UNDEFINED, Element, Pair, draw_placed, has_labels, name_place, stack_indices
-from attnkit.model.rounding import DIFFERENT, IDENTICAL, ROUNDING, Judgement, LinearFit, gap, judge_arrays
+from attnkit.model.rounding import (
+    DIFFERENT,
+    EPSILON,
+    IDENTICAL,
+    ROUNDING,
+    Judgement,
+    LinearFit,
+    gap,
+    held_dtype,
+    judge_arrays,
+)
 from attnkit.records import Array, Record, Tensor, find_machine
 
 FIGURES = ("largest", "ulp", "relative", "noise", "beyond")
@@ -28,12 +38,26 @@ class Noise(NamedTuple):
     floors  the largest difference of each row, by tensor: (rows, 1)
     ties    the whole numbers that rounding gave, by tensor
     source  how it was measured, in words; "" if it was not, with the reason in `problem`
+    dtype   that of the record, whose rounding was measured
     """
 
     floors: Mapping[str, Array] = {}
     ties: Mapping[str, Sequence[Array]] = {}
     source: str = ""
     problem: str = ""
+    dtype: str = "float64"
+
+    def floor_of(self, name: str, *compared: Array) -> Array | None:
+        """What rounding explains of each row, by the unit of the coarsest array.
+
+        >>> noise = Noise({"x": np.array([[1e-15]])}, dtype="float64")
+        >>> float(noise.floor_of("x", np.array([0.1]), np.float32([0.1]))[0, 0] / 1e-15) == 2.0**29
+        True
+        """
+        if name not in self.floors:
+            return None
+        coarsest = EPSILON[held_dtype(*compared)]
+        return self.floors[name] * max(1.0, coarsest / EPSILON[self.dtype])
 
     def source_of(self, name: str) -> str:
         """How the noise of a tensor is known, in words."""
@@ -161,7 +185,7 @@ def judge_tensors(a: Record, b: Record, name: str, noise: Noise, sides: tuple[st
         turned = x.ndim > 1 and x.swapaxes(-1, -2).shape == y.shape and is_turned(x, y)
         note = "B is A transposed" if turned else ""
         return JudgedTensor(name, nothing, f"shape {x.shape} in A, {y.shape} in B", note=note)
-    judgement = judge_arrays(x, y, noise.floors.get(name), noise.ties.get(name, ()))
+    judgement = judge_arrays(x, y, noise.floor_of(name, x, y), noise.ties.get(name, ()))
     if judgement.verdict == IDENTICAL:
         return JudgedTensor(name, judgement)
     at = judgement.at

@@ -47,6 +47,22 @@ def test_noise_of_float64_is_smaller_by_the_ratio_of_units(noise):
     assert 0.2 < ratio / (EPSILON["float64"] / EPSILON["float32"]) < 5
 
 
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"), [("float64", 0, 1e-14), ("float32", 1e-8, 1e-6), ("float16", 1e-5, 1e-3)]
+)
+def test_a_result_in_a_coarser_dtype_than_its_reference_is_rounding_in_either_order(dtype, least, most):
+    reference = attnkit.run(LAYER.replace("--dim 32", "--dim 32 --dtype float64"))
+    mine = Record({"x": attnkit.run(LAYER)["x"] if dtype == "float32" else reference["x"].astype(dtype)})
+    for pair in (Pair(reference, mine), Pair(mine, reference)):
+        report = RoundingPair(pair, lambda: replay.measure_noise(reference)).compare()
+        [judged] = [one for one in report.judged if one.name == "x"]
+        assert judged.verdict == ("identical" if dtype == "float64" else "rounding")
+        assert least <= judged.judgement.relative < most
+    wrong = Record({"x": mine["x"] * mine["x"].dtype.type(1.02)})
+    wrong = RoundingPair(Pair(reference, wrong), lambda: replay.measure_noise(reference)).compare()
+    assert wrong.labels["verdict"][0] == "different"
+
+
 def test_what_a_tool_computes_in_one_dtype_alone_has_derived_noise():
     def run(change):
         stage = replay.parse_command("attnkit layernorm")
