@@ -32,6 +32,7 @@ RENAMED = ("mistral", "mixtral", "olmo3", "deepseek_v3")  # families that llama.
 OF_TEXT = ("vllm", "mlx", "llama.cpp")  # engines of models that continue a text
 TEXT = "The quick brown fox jumps over the lazy dog."
 FEW = 8  # tokens that a script reads
+USAGE = "if not sys.argv[1:]:\n    sys.exit(__doc__)\n\n"  # of a script that reads a name before its file
 SAMPLES = 4000  # of a sound: a quarter of a second
 
 
@@ -46,6 +47,7 @@ def write_hooks(checkpoint: "Checkpoint", engine: str) -> str:
     ids = choose_ids(checkpoint)
     adds_twice = config.family == "falcon" and config.positions.relative == "alibi"  # the bias, in eager attention
     values = {
+        "usage": USAGE if argument else "",
         "path": "sys.argv[1]" if has_gguf else json.dumps(path),
         "folder": in_docstring(path),
         "arguments": f" {argument}" if argument else "",

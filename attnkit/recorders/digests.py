@@ -118,7 +118,7 @@ def parse_digests(text: bytes) -> dict[str, Digest]:
     try:
         found: Mapping[str, Mapping[str, Any]] = json.loads(text)[KEY]
         return {name: _parse_digest(values) for name, values in found.items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         raise DataError("these digests are damaged (expected what attnkit.record writes to a .json file)") from error
 
 

@@ -90,6 +90,8 @@ def test_many_stages_that_differ_are_counted(tmp_path):
     ('{"digests":{}}', "no stage of .*a.json, as x"),
     ('{"digests":{"x":1}}', "these digests are damaged"),
     ('{"digests":[', "these digests are damaged"),
+    ('{"digests":{"x":{"dtype":"float32","shape":[1e400],"sha256":"","sum":0,"norm":0,"largest":0,"non_finite":0,'
+     '"samples":[1]}}}', "these digests are damaged"),
     ('{"digests":{"x":{"dtype":"f","shape":[3],"sha256":"","sum":0,"norm":0,"largest":0,"non_finite":0,'
      '"samples":[1]}}}', "these digests are damaged"),
 ])  # fmt: skip

@@ -45,6 +45,14 @@ def test_a_script_states_its_commands_and_compiles(engine):
     assert f"\n    python hooks.py{argument.get(engine, '')} [MINE.npz [TOKEN_ID ...]]\n" in script
     assert f"\n    attnkit diff --model {STORY} MINE.npz --why\n" in script
     assert not any(word in script for word in ("$", "None,"))
+    assert ("if not sys.argv[1:]:\n    sys.exit(__doc__)\n" in script) == (engine in argument)
+
+
+def test_a_script_without_its_argument_says_how_it_is_called(monkeypatch):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(sys, "argv", ["hooks.py"])
+    with pytest.raises(SystemExit, match=r"python hooks.py MODEL.onnx \[MINE.npz"):
+        exec(compile(write_hooks(open_checkpoint(STORY), "onnx"), "hooks.py", "exec"), {})
 
 
 @pytest.mark.usefixtures("transformers")
