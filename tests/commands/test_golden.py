@@ -247,6 +247,9 @@ def test_a_pipeline_writes_no_files(tmp_path):
     )
     code, out, _ = golden(tmp_path, "numbers.toml")
     assert code == 3 and "--output: a case writes no files" in out and "run cannot be a stage" in out
+    write_cases(tmp_path, a={"pipeline": "golden numbers.toml"})
+    code, out, _ = golden(tmp_path, "numbers.toml")
+    assert code == 3 and "golden cannot be a stage of a case" in out
     assert os.listdir(tmp_path) == ["numbers.toml"]
 
 
@@ -256,10 +259,13 @@ def test_a_pipeline_writes_no_files(tmp_path):
         ("[a]\ncommand = 'x' 'y'", "not TOML"),
         ("a" * (1 << 20) + " = 1", "longer than 1048576 bytes"),
         ("[a]\ncommand = [1]", "command is not text or a list of words"),
-        ('[a]\ncommand = "it\'s"', "command is not text or a list of words"),
+        ('[a]\ncommand = "it\'s"', "[a]: command has a quotation mark that is not closed"),
         ('[a]\ncommand = "a\\u0000b"', "command is not text or a list of words"),
         ("[a]\nshell = ['x']", "shell is not text"),
-        ("[a]\npipeline = ''", "pipeline is not text"),
+        ("[a]\npipeline = ''", "[a]: pipeline is empty"),
+        ("[a]\ncommand = ' '", "[a]: command is empty"),
+        ("[a]\nshell = ' '", "[a]: shell is empty"),
+        ("[a]\npipeline = 3", "pipeline is not text"),
         ("[a]\ncommand = 'x'\nshell = 'y'", "expected one of pipeline, command, shell, got command and shell"),
         ("[a]\ncommand = 'x'\nonly = [1]", "only: expected names of tensors"),
         ("[a]\ncommand = 'x'\nrtol = 'y'", "rtol: expected a number of at least 0, got y"),
@@ -284,6 +290,41 @@ def test_a_tolerance_of_the_user_counts_in_place_of_noise(tmp_path):
         assert golden(tmp_path, "numbers.toml", "--bless")[0] == 0
         (tmp_path / "x.json").write_text("[1.6, 2.6]")
         assert verdicts(tmp_path) == {"a: output": verdict}
+
+
+def test_a_tolerance_of_the_user_counts_for_all_numbers_of_a_large_tensor():
+    summary, own = summarize_tensor(DRAWN), {"rtol": 1e-3}
+    within = (DRAWN * np.float32(1.0009)).astype(np.float32)
+    assert compare_stored(summary, within, **own).verdict == "rounding", "a common factor within it is no change"
+    now = DRAWN.copy()
+    now.ravel()[1:6000] *= np.float32(1.5)  # none of them is a sample
+    outcome = compare_stored(summary, now, **own)
+    assert outcome.verdict == "changed" and outcome.words == "sum 1 of 64 is beyond the tolerance"
+    assert compare_stored(summary, now, rtol=0.6).verdict == "rounding"
+    assert compare_stored(summary, now, atol=1e9, rtol=2.0).verdict == "rounding"
+    one = DRAWN.copy()
+    one[123, 321] *= np.float32(1.01)
+    assert compare_full(DRAWN, one, summary, **own).words.startswith("first at [123][321]; 0.000667 % beyond the tol")
+    assert compare_full(DRAWN, one, summary, rtol=0.02).verdict == "rounding"
+    assert compare_full(DRAWN, within, summary, **own).verdict == "rounding"
+
+
+def test_whole_tensors_of_another_dtype_are_changed():
+    assert compare_full(DRAWN, DRAWN.astype(float), summarize_tensor(DRAWN)).verdict == "changed"
+
+
+def test_a_stored_case_that_is_gone_is_missing(tmp_path):
+    write_cases(tmp_path, a={"command": "echo 1.5"}, b={"pipeline": "embed a --dim 2 | layernorm"})
+    assert golden(tmp_path, "numbers.toml", "--bless", "--full")[0] == 0
+    write_cases(tmp_path, a={"command": "echo 1.5"})
+    code, out, _ = golden(tmp_path, "numbers.toml")
+    assert code == 1 and "stored, and no longer a case" in out and "2 cases: 1 identical, 1 missing" in out
+    assert verdicts(tmp_path) == {"a: output": "identical", "b": "missing"}
+    assert verdicts(tmp_path, "--case", "a") == {"a: output": "identical"}
+    code, out, _ = golden(tmp_path, "numbers.toml", "--bless", "--case", "a", "--reason", "b is tested elsewhere")
+    assert code == 0 and out.splitlines()[-2:] == ["stored: 0 cases", "removed: 1 case: b"]
+    assert golden(tmp_path, "numbers.toml")[0] == 0
+    assert [*np.load(tmp_path / "numbers.golden.npz")] == ["a/output/x", "meta.json"]
 
 
 def test_only_some_tensors_count(tmp_path):

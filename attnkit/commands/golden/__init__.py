@@ -121,9 +121,9 @@ def golden(
     numbers; noise of other programs is derived from dtype, depth and size. `rtol` and `atol` of a case replace it.
 
     --bless writes FILE.golden.json: of each tensor a hash, 64 sums and some samples, with their noise, and the machine.
-    Changed numbers need a --reason. Exit code 1 if a case changed or is new, 3 if one failed. -f markdown writes a
-    table for a summary, -f junit XML for a test report. Under GitHub Actions (GITHUB_ACTIONS=true) what is not
-    identical is an annotation too, on standard error.
+    Changed numbers need a --reason. Exit code 1 if a case changed, is new or no longer in FILE, 3 if one failed. -f
+    markdown writes a table for a summary, -f junit XML for a test report. Under GitHub Actions (GITHUB_ACTIONS=true)
+    what is not identical is an annotation too, on standard error.
 
     \b
     Example:
@@ -141,6 +141,8 @@ def golden(
         )
         for one in chosen
     ]
+    if bless or not case:
+        results += list_gone(file, store)
     if bless:
         failed = next((one for one in results if one.problem), None)
         if failed:
@@ -162,6 +164,14 @@ def choose_golden_cases(file: GoldenFile, names: Sequence[str]) -> list[GoldenCa
     return [known[name] for name in names] if names else [*file.cases]
 
 
+def list_gone(file: GoldenFile, store: Store) -> list[CaseResult]:
+    """The stored cases that are no longer in the file, whose tensors are all missing."""
+    known = {one.name for one in file.cases}
+    gone = [(name, one) for name, one in store.cases.items() if name not in known]
+    cases = [(GoldenCase(name, *next(iter(one.command.items()), ("", ""))), one) for name, one in gone]
+    return [CaseResult(case, compare_case(case, CaseRun(), store), stored=one) for case, one in cases]
+
+
 def store_results(
     file: GoldenFile,
     store: Store,
@@ -174,9 +184,10 @@ def store_results(
 
     UsageError for changed numbers without a reason.
     """
-    fresh = [one for one in results if one.stored is None]
-    changed = [one for one in results if one.stored is not None and worst_of(one.outcomes) not in (IDENTICAL, ROUNDING)]
-    gone = [name for name in store.cases if name not in {one.name for one in file.cases}]
+    gone = [one.case.name for one in results if one.is_gone]
+    present = [one for one in results if not one.is_gone]
+    fresh = [one for one in present if one.stored is None]
+    changed = [one for one in present if one.stored is not None and worst_of(one.outcomes) not in (IDENTICAL, ROUNDING)]
     if (changed or gone) and not reason:
         names = ", ".join([*(one.case.name for one in changed), *gone])
         raise UsageError(f"the numbers of {names} changed; --reason TEXT says why that is right", "--bless")
@@ -193,7 +204,7 @@ def store_results(
     if full or store.full:
         kept = {name: one for name, one in store.full.items() if name.partition("/")[0] in order}
         fresh_tensors = [
-            full_tensors(one.case, runs[one.case.name]) for one in results if full or one.case.name in written
+            full_tensors(one.case, runs[one.case.name]) for one in present if full or one.case.name in written
         ]
         tensors = {name: one for name, one in kept.items() if name.partition("/")[0] not in written}
         for part in fresh_tensors:

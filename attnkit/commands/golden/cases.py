@@ -100,10 +100,8 @@ def read_case(path: str, name: str, value: Any, timeout: float, line: int) -> Go
         raise DataError(f"{place}: expected one of {', '.join(WAYS)}, got {' and '.join(ways) or 'none'}", path)
     way, stated = ways[0], value[ways[0]]
     words = words_of_command(stated) if way == "command" else (*SHELL, stated) if way == "shell" else ()
-    is_text = isinstance(stated, str) or (way == "command" and words)
-    if not is_text or not stated or (way == "command" and not words) or any("\0" in word for word in words):
-        expected = "text or a list of words" if way == "command" else "text"
-        raise DataError(f"{place}: {way} is not {expected}", path)
+    if problem := problem_of_text(way, stated, words):
+        raise DataError(f"{place}: {way} {problem}", path)
     output = value.get("output", "")
     if not isinstance(output, str) or (output and way == "pipeline"):
         raise DataError(f"{place}: output is the name of a file that a command writes", path)
@@ -121,6 +119,21 @@ def read_case(path: str, name: str, value: Any, timeout: float, line: int) -> Go
         line=line,
         **limits,
     )
+
+
+def problem_of_text(way: str, stated: object, words: Sequence[str]) -> str:
+    """Why what a case runs cannot run, in words, or "".
+
+    >>> [problem_of_text("command", stated, words_of_command(stated)) for stated in ("ls", " ", "it's")]
+    ['', 'is empty', 'has a quotation mark that is not closed']
+    """
+    is_command = way == "command"
+    is_text = isinstance(stated, str) or (is_command and bool(words))
+    if not is_text or any("\0" in word for word in words):
+        return "is not text or a list of words" if is_command else "is not text"
+    if isinstance(stated, str) and not stated.strip():
+        return "is empty"
+    return "has a quotation mark that is not closed" if is_command and not words else ""
 
 
 def words_of_command(stated: object) -> tuple[str, ...]:

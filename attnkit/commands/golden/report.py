@@ -11,7 +11,7 @@ from attnkit import display
 from attnkit.checking.grading import clean
 from attnkit.commands.golden.cases import GoldenCase
 from attnkit.commands.golden.store import StoredCase, state_machine, worst_of
-from attnkit.commands.golden.summaries import NEW, VERDICTS, TensorOutcome
+from attnkit.commands.golden.summaries import MISSING, NEW, VERDICTS, TensorOutcome
 from attnkit.display.cells import Cells
 from attnkit.display.report import ComparisonReport
 from attnkit.errors import counted, escaped
@@ -74,6 +74,11 @@ class CaseResult:
     stored: StoredCase | None = None
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the case is stored, and no longer in the file."""
+        return bool(self.outcomes) and all(one.verdict == MISSING for one in self.outcomes.values())
+
+    @property
     def verdict(self) -> str:
         """The verdict of the case: that of its worst tensor, or failed."""
         return FAILED if self.problem else worst_of(self.outcomes)
@@ -82,6 +87,8 @@ class CaseResult:
         """A row for each stage."""
         if self.problem:
             return [StageRow(self.case.name, "", FAILED, words=self.problem)]
+        if self.is_gone:
+            return [StageRow(self.case.name, "", MISSING, words="stored, and no longer a case")]
         stages: dict[str, dict[str, TensorOutcome]] = {}
         for name, outcome in self.outcomes.items():
             stage, _, tensor = name.partition("/")
@@ -160,7 +167,9 @@ def closing_sentences(report: GoldenReport) -> list[str]:
     lines = [f"{counted(len(report.results), 'case')}: {', '.join(parts)}"]
     if report.blessed is not None:
         names = f": {join_names(report.blessed)}" if report.blessed else ""
-        return [*lines, f"stored: {counted(len(report.blessed), 'case')}{names}"]
+        gone = [one.case.name for one in report.results if one.is_gone]
+        removed = [f"removed: {counted(len(gone), 'case')}: {join_names(gone)}"] * bool(gone)
+        return [*lines, f"stored: {counted(len(report.blessed), 'case')}{names}", *removed]
     lines += describe_changes(report.results)
     moved = {one.verdict for one in report.results} - {*SAME, FAILED}
     if moved:
@@ -174,7 +183,7 @@ def describe_changes(results: Sequence[CaseResult]) -> list[str]:
     lines, here = [], state_machine()
     for result in results:
         stored = result.stored
-        if result.verdict in (*SAME, NEW, FAILED) or stored is None:
+        if result.verdict in (*SAME, NEW, FAILED) or stored is None or result.is_gone:
             continue
         if first := next((row.stage for row in result.rows() if row.verdict not in SAME), ""):
             lines.append(f"{result.case.name}: the first stage that moved is {first}")

@@ -70,6 +70,8 @@ def run_pipeline(case: GoldenCase, change: Change = lambda stage: None) -> dict[
     if stages[0].count_stdin():
         raise DataError(f"{stages[0].tool.name} reads standard input, which a case does not have; name a file")
     for stage in stages:
+        if stage.tool.name == "golden":
+            raise DataError("golden cannot be a stage of a case")
         change(stage)
         if refused := [name for name in ("output", "save") if (stage.common | stage.extra).get(name)]:
             raise DataError(f"{stage.tool.name} --{refused[0]}: a case writes no files")

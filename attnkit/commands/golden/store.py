@@ -17,6 +17,7 @@ from attnkit.commands.golden.summaries import (
     TensorOutcome,
     compare_full,
     compare_stored,
+    digest_of,
     read_summary,
     summarize_tensor,
     write_summary,
@@ -101,11 +102,11 @@ def compare_case(case: GoldenCase, run: CaseRun, store: Store) -> dict[str, Tens
         if name not in then:
             outcomes[name] = TensorOutcome(NEW)
             continue
-        full = store.full.get(f"{case.name}/{name}")
-        if full is not None and case.rtol is None and case.atol is None:
-            outcomes[name] = compare_full(full, now[name], then[name])
+        full, tolerance = store.full.get(f"{case.name}/{name}"), (case.rtol, case.atol)
+        if full is not None and digest_of(full) == then[name].digest:
+            outcomes[name] = compare_full(full, now[name], then[name], *tolerance)
         else:
-            outcomes[name] = compare_stored(then[name], now[name], case.rtol, case.atol)
+            outcomes[name] = compare_stored(then[name], now[name], *tolerance)
     return outcomes | {name: TensorOutcome(MISSING) for name in then if name not in now}
 
 

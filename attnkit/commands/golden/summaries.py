@@ -100,11 +100,8 @@ def summarize_tensor(
     floors = np.broadcast_to(floor, rows.shape).ravel()
     flat, finite = rows.ravel(), np.isfinite(rows).ravel()
     values = np.where(finite, flat, 0.0)
-    count = SUMS if flat.size > SUMS else 0  # of few numbers each is a sample
-    signs, buckets = signs_of(flat.size), places_of_sums(flat.size)
-    sums = np.bincount(buckets, signs * values)[:count]
-    unit = 2.0**-52 * np.bincount(buckets, np.abs(values))[:count]
-    sums_noise = np.sqrt(np.bincount(buckets, floors**2)[:count]) + unit
+    sums = sums_of(signs_of(flat.size) * values)
+    sums_noise = np.sqrt(sums_of(floors**2)) + 2.0**-52 * sums_of(np.abs(values))
     chosen = np.array(places, np.int64) if places else choose_samples(values)
     largest = np.abs(rows, where=np.isfinite(rows), out=np.zeros(rows.shape)).max(axis=-1)
     scale = np.maximum(largest, np.median(largest[largest > 0]) if largest.any() else 1.0)
@@ -157,6 +154,17 @@ def places_of_sums(count: int) -> Array:
     return np.arange(count, dtype=np.int64) * SUMS // count
 
 
+def sums_of(values: Array) -> Array:
+    """The sums of a vector; of few numbers none, since each is a sample.
+
+    >>> sums_of(np.ones(128)).tolist()[:2], sums_of(np.ones(64)).size
+    ([2.0, 2.0], 0)
+    """
+    count = SUMS if values.size > SUMS else 0
+    sums: Array = np.bincount(places_of_sums(values.size), values)[:count]
+    return sums
+
+
 def choose_samples(values: Array) -> Array:
     """Places spread over a vector, that of the largest number among them; of few all."""
     count = values.size if values.size <= SUMS else SAMPLES
@@ -186,18 +194,22 @@ def compare_stored(
         return TensorOutcome(ROUNDING, words="a tie that rounding decides") if is_tie else TensorOutcome(CHANGED)
     if problem := compare_special(then, now):
         return problem
-    own = None if rtol is None and atol is None else (rtol or 0.0, atol or 0.0)
-    samples = judge_numbers(then.samples, now.samples, then.samples_noise, own)
-    sums = judge_numbers(then.sums, now.sums, then.sums_noise, None)
+    is_stated = rtol is not None or atol is not None
+    floors = (
+        stated_floors(then, array, rtol or 0.0, atol or 0.0) if is_stated else (then.samples_noise, then.sums_noise)
+    )
+    samples = judge_numbers(then.samples, now.samples, floors[0], is_stated)
+    sums = judge_numbers(then.sums, now.sums, floors[1], is_stated)
     words = explain_line(samples, then.largest) if samples.verdict == DIFFERENT else ""
     if samples.verdict == DIFFERENT:
         at = np.unravel_index(then.places[samples.at[0]], then.shape)
         index = "".join(f"[{one}]" for one in at)
-        place = f"first sample beyond rounding: {index}"
+        place = f"first sample beyond {'the tolerance' if is_stated else 'rounding'}: {index}"
         return TensorOutcome(CHANGED, relative_to(samples, then.largest), words or place)
-    if sums.verdict == DIFFERENT and own is None:
+    if sums.verdict == DIFFERENT:
+        beyond = "the tolerance" if is_stated else "rounding"
         return TensorOutcome(
-            CHANGED, relative_to(samples, then.largest), f"sum {sums.at[0] + 1} of {len(then.sums)} is beyond rounding"
+            CHANGED, relative_to(samples, then.largest), f"sum {sums.at[0] + 1} of {len(then.sums)} is beyond {beyond}"
         )
     return TensorOutcome(ROUNDING, relative_to(samples, then.largest))
 
@@ -213,23 +225,30 @@ def compare_special(then: Summary, now: Summary) -> TensorOutcome | None:
     return None
 
 
+@quiet
+def stated_floors(then: Summary, now: Array, rtol: float, atol: float) -> tuple[Array, Array]:
+    """What a tolerance of the user allows of each sample, and of each sum.
+
+    A sum may move by all that its numbers may, which are known from this run: |then| ≤ (|now| + atol) / (1 − rtol).
+    Sums are stored in ten digits.
+    """
+    values = np.nan_to_num(rows_of(now).ravel(), posinf=0.0, neginf=0.0)
+    most = sums_of(atol + rtol * np.abs(values)) / (1 - rtol) if rtol < 1 else np.full(len(then.sums), np.inf)
+    return atol + rtol * np.abs(then.samples), most + 1e-9 * np.abs(then.sums)
+
+
 def judge_numbers(
-    then: Sequence[float], now: Sequence[float], noise: Sequence[float], tolerance: tuple[float, float] | None
+    then: Sequence[float], now: Sequence[float], floor: Sequence[float] | Array, is_stated: bool = False
 ) -> Judgement:
-    """Judge stored numbers by the noise of each, or by a tolerance."""
+    """Judge stored numbers by what may explain a difference of each.
+
+    is_stated  whether the user states it: a factor or an offset within it is no change
+    """
     a, b = (np.asarray(one, np.float64)[:, None] for one in (then, now))
     if a.shape != b.shape:
         return Judgement(DIFFERENT, at=(0,))
-    floor = np.asarray(noise, np.float64)[:, None] + 1e-300
-    if tolerance is not None:
-        floor = tolerance[1] + tolerance[0] * np.abs(a) + 1e-300
-    judged = judge_arrays(a, b, floor)
-    return judged if tolerance is None or judged.beyond else judged._replace(verdict=min_verdict(judged.verdict))
-
-
-def min_verdict(verdict: str) -> str:
-    """The verdict within a tolerance, whose numbers are not told to be systematic."""
-    return ROUNDING if verdict == DIFFERENT else verdict
+    judged = judge_arrays(a, b, np.asarray(floor, np.float64)[:, None] + 1e-300)
+    return judged._replace(verdict=ROUNDING) if is_stated and judged.is_systematic else judged
 
 
 def relative_to(judgement: Judgement, largest: float) -> Judgement:
@@ -249,19 +268,23 @@ def explain_line(judgement: Judgement, largest: float) -> str:
     return factor + (f" {sign} {abs(line.offset):.3g}" if abs(line.offset) > 0.1 * size else "")
 
 
-def compare_full(then: Array, now: Array, summary: Summary) -> TensorOutcome:
-    """The outcome of a tensor that is kept whole, by the stored noise of a row."""
-    if not is_float(then.dtype) or then.shape != now.shape:
+def compare_full(
+    then: Array, now: Array, summary: Summary, rtol: float | None = None, atol: float | None = None
+) -> TensorOutcome:
+    """The outcome of a tensor that is kept whole, by the stored noise or a tolerance."""
+    if not is_float(then.dtype) or (then.dtype, then.shape) != (now.dtype, now.shape):
         return compare_stored(summary, now)
+    is_stated = rtol is not None or atol is not None
     rows = rows_of(then)
     largest = np.abs(rows, where=np.isfinite(rows), out=np.zeros(rows.shape)).max(axis=-1, initial=0)
     scale = np.maximum(largest, np.median(largest[largest > 0]) if largest.any() else 1.0)
-    judged = judge_arrays(then, now, (summary.relative * scale + 1e-300)[:, None])
-    if judged.verdict != DIFFERENT:
-        return TensorOutcome(judged.verdict, judged if judged.largest else None)
+    floor = (atol or 0.0) + (rtol or 0.0) * np.abs(rows) if is_stated else (summary.relative * scale)[:, None]
+    judged = judge_arrays(then, now, floor + 1e-300)
+    if judged.verdict != DIFFERENT or (is_stated and judged.is_systematic):
+        return TensorOutcome(ROUNDING if judged.largest else judged.verdict, judged if judged.largest else None)
     special = compare_special(summary, summarize_tensor(now))
     index = "".join(f"[{one}]" for one in judged.at)
-    share = f"{100 * judged.beyond:.3g} % beyond rounding"
+    share = f"{100 * judged.beyond:.3g} % beyond {'the tolerance' if is_stated else 'rounding'}"
     return special or TensorOutcome(
         CHANGED, judged, explain_line(judged, summary.largest) or f"first at {index}; {share}"
     )
