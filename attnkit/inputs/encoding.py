@@ -270,12 +270,17 @@ def find_dim(checkpoint: "Checkpoint", vectors: VectorOptions, modules: Sentence
 
 
 def count_prompt(prompt: str, modules: SentenceModules, tokenizer: Tokenizer | None, checkpoint: "Checkpoint") -> int:
-    """How many tokens of a prompt are left out of the vector."""
+    """How many tokens of a prompt are left out of the vector: those before the special token at its end.
+
+    A prompt is cut as a text is, so that one of the maximum length leaves that special token.
+    """
     if not prompt or all(not isinstance(one, Pooling) or one.with_prompt for one in modules.modules.values()):
         return 0
     tokenizer = tokenizer or text_inputs.tokenizer_of(checkpoint)
+    prompt = prompt.lower() if modules.is_lower else prompt
     ids = text_inputs.encode_texts(prompt, tokenizer, None)[0].ids or []
-    return len(ids) - (ids[-1:] != [] and ids[-1] in tokenizer.special.values())
+    is_ended = ids[-1:] != [] and ids[-1] in tokenizer.special.values()
+    return min(len(ids), modules.max_length or len(ids)) - is_ended
 
 
 def parse_layers(text: str, count: int) -> tuple[int, int]:

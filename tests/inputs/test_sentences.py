@@ -83,6 +83,17 @@ def test_a_prompt_may_be_left_out_of_the_vector(tmp_path, mode):
     )
 
 
+def test_a_prompt_of_the_maximum_length_leaves_the_end_token(tmp_path):
+    vectors = {}
+    for mode in ("mean", "lasttoken"):
+        pooling = {"pooling_mode": mode, "include_prompt": mode != "mean"}
+        model = copied(tmp_path / mode, pooling, modules=2, sentence_bert_config={"max_seq_length": 3})
+        with pytest.warns(AttnkitWarning, match="cut to 3 tokens"):
+            vectors[mode] = attnkit.encode("the cat", model=model, prompt="query")["x"]  # [CLS] query [SEP]
+    np.testing.assert_array_equal(vectors["mean"], vectors["lasttoken"])
+    assert vectors["mean"].any()
+
+
 def test_prompts_come_before_the_text(tmp_path):
     vectors = encode(FROZEN["texts"], str(FOLDER), prompt="query")
     np.testing.assert_allclose(vectors, FROZEN["query"], rtol=0, atol=1e-6)
