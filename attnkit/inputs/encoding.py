@@ -270,9 +270,10 @@ def find_dim(checkpoint: "Checkpoint", vectors: VectorOptions, modules: Sentence
 
 
 def count_prompt(prompt: str, modules: SentenceModules, tokenizer: Tokenizer | None, checkpoint: "Checkpoint") -> int:
-    """How many tokens of a prompt are left out of the vector: those before the special token at its end.
+    """How many tokens of a prompt are left out of the vector.
 
-    A prompt is cut as a text is, so that one of the maximum length leaves that special token.
+    Those before the special token at its end. A prompt is cut as a text is, so that one of the maximum length leaves
+    that token.
     """
     if not prompt or all(not isinstance(one, Pooling) or one.with_prompt for one in modules.modules.values()):
         return 0

@@ -188,17 +188,17 @@ def find_special_tokens(
     return special
 
 
-def is_left(settings: Mapping[str, Any], name: str, default: str = "right") -> bool:
-    """Whether padding comes before a text, by `padding_side` of its settings.
+def is_left(settings: Mapping[str, Any], key: str, name: str, default: str = "right") -> bool:
+    """Whether a key of the settings is left: where padding comes, or where a text is cut.
 
-    tokenizer_config.json has them.
+    tokenizer_config.json has them: `padding_side` and `truncation_side`.
 
-    >>> is_left({"padding_side": "left"}, ""), is_left({}, "")
+    >>> is_left({"padding_side": "left"}, "padding_side", ""), is_left({}, "padding_side", "")
     (True, False)
     """
-    side = settings.get("padding_side") or default
+    side = settings.get(key) or default
     if side not in ("left", "right"):
-        raise DataError(f"padding_side is {str(side)[:40]!r} (expected left or right)", name)
+        raise DataError(f"{key} is {str(side)[:40]!r} (expected left or right)", name)
     return bool(side == "left")
 
 

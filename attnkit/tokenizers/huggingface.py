@@ -339,7 +339,10 @@ def wrap_tokenizer(tokenizer: Any, name: str, folder: TokenizerFolder | None) ->
     settings = folder.settings if folder else {}
     if not tokenizer.get_vocab_size():
         raise DataError("the tokenizer has no vocabulary", name)
-    pads_left = is_left(settings, name, (tokenizer.padding or {}).get("direction", "right"))
+    pads_left, cuts_left = (
+        is_left(settings, key, name, (stated or {}).get("direction", "right"))
+        for key, stated in (("padding_side", tokenizer.padding), ("truncation_side", tokenizer.truncation))
+    )
     tokenizer.no_padding()
     tokenizer.no_truncation()
     special = find_special_tokens(settings, added_token_ids(tokenizer).get)
@@ -380,7 +383,8 @@ def wrap_tokenizer(tokenizer: Any, name: str, folder: TokenizerFolder | None) ->
 
     def truncate(text: str, pair: str | None, most: int) -> Tokens:
         with call_library(f"cannot cut a text to {most} tokens", name):
-            tokenizer.enable_truncation(most)  # the special tokens are kept
+            side = "left" if cuts_left else "right"
+            tokenizer.enable_truncation(most, direction=side)  # the special tokens are kept
             try:
                 return encode(text, (), pair)
             finally:

@@ -110,7 +110,9 @@ def load_siglip(folder: TokenizerFolder) -> Tokenizer:
     tokenizer = build_tokenizer(
         folder, vocabulary, special, split, join, after=[special["eos"]], ends_once=True, shows_added=True
     )
-    return replace(tokenizer, pads_left=is_left(folder.settings, folder.file_path("tokenizer_config.json")))
+    return replace(
+        tokenizer, pads_left=is_left(folder.settings, "padding_side", folder.file_path("tokenizer_config.json"))
+    )
 
 
 def count_sentinels(folder: TokenizerFolder, pieces: int) -> int:
@@ -205,6 +207,7 @@ def build_tokenizer(
     if folder.settings.get("split_special_tokens") is True:
         unsplit = {content: token for content, token in unsplit.items() if not token.special}
     cleans_up = folder.settings.get("clean_up_tokenization_spaces") is True and not is_bpe
+    cuts_left = is_left(folder.settings, "truncation_side", folder.file_path("tokenizer_config.json"))
 
     def encode(
         text: str,
@@ -224,7 +227,10 @@ def build_tokenizer(
 
     def truncate(text: str, pair: str | None, most: int) -> Tokens:
         ids = encode(text, pair=pair).ids or []
-        ids = ids if len(ids) <= most else [*ids[: most - len(after)], *after]
+        room = max(most - len(before) - len(after), 0)
+        if len(ids) > most:
+            body = ids[len(before) : len(ids) - len(after)]
+            ids = [*before, *(body[len(body) - room :] if cuts_left else body[:room]), *after]
         return Tokens([tokens[id] for id in ids], ids)
 
     def decode(ids: Sequence[int], with_special: bool = False) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.sentence_modules import Pooling
+from attnkit.checkpoints.sentence_modules import Pooling, SentenceModules
 from attnkit.errors import DataError
 from attnkit.inputs import encoding, packed_texts
 from attnkit.inputs.attention_inputs import AttentionInputs
@@ -106,8 +106,7 @@ def test_a_prompt_is_left_out_of_a_vector_without_its_end(ids, left_out):
     tokenizer = Tokenizer(encode, words, special={"sep": 9})
 
     def count(prompt, *poolings):
-        modules = SimpleNamespace(modules=dict(enumerate(poolings)))
-        return encoding.count_prompt(prompt, modules, tokenizer, None)
+        return encoding.count_prompt(prompt, SentenceModules(dict(enumerate(poolings))), tokenizer, None)
 
     assert count("query: ", Pooling(("mean",), False)) == count(
         "query: ", Pooling(("max",), True), Pooling(("mean",), False)

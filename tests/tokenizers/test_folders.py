@@ -2,6 +2,7 @@
 
 import importlib.resources
 import json
+import shutil
 
 import pytest
 
@@ -253,6 +254,21 @@ class TestPieces:
         assert tokenizer.truncate("the cat", None, 3).ids == [*whole[:2], whole[-1]]
         with pytest.raises(UsageError, match="its tokenizer takes one text, not a pair"):
             tokenizer.truncate("the", "cat", 3)
+
+    @pytest.mark.parametrize("model", ["t5", "bert-sentences"])  # one of sentencepiece, one of tokenizers
+    def test_a_text_is_cut_at_the_side_that_the_folder_states(self, tmp_path, model):
+        path = tmp_path / "folder"
+        shutil.copytree(MODELS / model, path)
+        settings = path / "tokenizer_config.json"
+        stated = json.loads(settings.read_text()) if settings.exists() else {}
+        settings.write_text(json.dumps(stated | {"truncation_side": "left"}))
+        tokenizer = open_tokenizer(str(path))
+        whole = tokenizer.encode("the cat sat").ids
+        begins = len(whole) - len(tokenizer.encode("the cat sat", with_special=False).ids) - 1  # the end is one
+        assert tokenizer.truncate("the cat sat", None, len(whole) - 2).ids == [*whole[:begins], *whole[begins + 2 :]]
+        settings.write_text(json.dumps(stated | {"truncation_side": "top"}))
+        with pytest.raises(DataError, match="truncation_side is 'top'"):
+            open_tokenizer(str(path))
 
     @pytest.mark.parametrize(
         ("model", "settings", "first"),
