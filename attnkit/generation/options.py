@@ -492,6 +492,20 @@ class DecodeOptions(NamedTuple):
         config = self.config
         return self.layer is None and config.decoder is not None and config.decoder.vocab > 0 and not config.classes
 
+    def require_head(self) -> None:
+        """Raise UsageError for a model that has no head, or one that is not read."""
+        if self.config.head:
+            return
+        from attnkit.checkpoints.label_heads import SUFFIXES
+
+        names, family = self.checkpoint.raw.get("architectures"), self.config.family
+        known = tuple(SUFFIXES.values()) if self.config.decoder else ()
+        labelled = next((name for name in names or [] if str(name).endswith(known)), None)
+        problem = "has no head: it maps tokens to vectors"
+        if labelled:
+            problem = f"is a {labelled}, whose head is not read (labels are those of text encoders and BART)"
+        raise UsageError(f"this {family} model {problem}", "--model")
+
     @property
     def token_limit(self) -> int:
         if self.length.max_tokens is not None:

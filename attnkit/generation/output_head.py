@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnkit import callbacks, model
-from attnkit.errors import AttnkitError, DataError, UsageError
+from attnkit.errors import AttnkitError, DataError
 from attnkit.generation.options import GENERATION, DecodeOptions
 from attnkit.generation.task import Input, ModelTask, require_states
 from attnkit.generation.words import choose_by_logits, replace_words, view_words
@@ -71,8 +71,7 @@ def find_titles(config: model.Config) -> tuple[str, str]:
 def apply_output_head(source: Input, options: DecodeOptions) -> OutputLogits:
     """Apply the head of a model to hidden states, texts or an image."""
     core, config = layers.core_model(options.checkpoint), options.config
-    if not config.head:
-        raise UsageError(f"this {config.family} model has no head: it maps tokens to vectors", "--model")
+    options.require_head()
     tracer = options.tracer()
     if isinstance(source, Record):
         record = source

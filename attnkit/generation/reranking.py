@@ -273,6 +273,7 @@ def choose_reranker(options: DecodeOptions) -> Reranker:
         return CrossEncoder(options, files)
     if not options.writes_text or config.encoder:
         raise UsageError(f"needs a reranker, which this {config.family} model is not", "--rerank")
+    options.require_head()
     if files.true is not None and chosen is None:
         return StatedTemplate(options, files)
     from attnkit.checkpoints.checkpoint import find_family

@@ -404,9 +404,8 @@ def run_decode(source: Input, options: DecodeOptions) -> Record | str:
         source = render_chats(source, options)
         if options.emit == "prompt":
             return "\n".join(source)
+    options.require_head()
     core = layers.complete_model(options.checkpoint)
-    if not core.config.head:
-        raise UsageError(f"this {core.config.family} model has no head: it maps tokens to vectors", "--model")
     detokenizer = make_detokenizer(options)
     prompts, is_batch = make_prompts(source, options, detokenizer)
     note_picture(options)

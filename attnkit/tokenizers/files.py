@@ -189,7 +189,7 @@ def find_special_tokens(
 
 
 def is_left(settings: Mapping[str, Any], key: str, name: str, default: str = "right") -> bool:
-    """Whether a key of the settings is left: where padding comes, or where a text is cut.
+    """Whether a text is padded or cut on the left, by a key of its settings.
 
     tokenizer_config.json has them: `padding_side` and `truncation_side`.
 

@@ -154,6 +154,19 @@ def test_models_that_are_no_rerankers():
         attnkit.decode(attnkit.Record({"x": np.ones(2)}), model=folder("bert-rank"), rerank="a")
 
 
+@pytest.mark.parametrize("given", [{"rerank": "a"}, {}])
+def test_a_decoder_with_the_head_of_a_classifier_is_named(tmp_path, given):
+    shutil.copytree(folder("qwen2"), tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    named = {"architectures": ["Qwen2ForSequenceClassification"], "tie_word_embeddings": False}
+    (tmp_path / "config.json").write_text(json.dumps(config | named))
+    weights = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+    weights["score.weight"] = weights.pop("lm_head.weight", np.ones((1, config["hidden_size"]), np.float32))[:1]
+    safetensors.numpy.save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(UsageError, match=r"--model: this qwen2 model is a Qwen2ForSequenceClassification, whose head"):
+        attnkit.decode(["the cat"], model=str(tmp_path), **given)
+
+
 def test_the_assumed_prompt_is_named_and_another_one_can_be_chosen(place):
     with pytest.warns(match="a qwen2 model reads the prompt of mxbai-rerank-v2"):
         assumed = attnkit.decode(DOCUMENTS[:2], model=str(place("mxbai")), rerank=QUERY)
