@@ -108,11 +108,13 @@ class StaticTokens:
     most        tokens at most; None: all
     characters  that are read at most, before the text is split; None: all
     unknown     the id of the unknown token, which is left out; None: it counts
+    cuts_left   whether the last `most` tokens are read, not the first
     """
 
     most: int | None = None
     characters: int | None = None
     unknown: int | None = None
+    cuts_left: bool = False
 
     def of(self, tokenizer: Tokenizer) -> Tokenizer:
         """The tokenizer of these tokens alone."""
@@ -124,7 +126,8 @@ class StaticTokens:
             spellings, ids = found.spellings, found.ids or []
             if self.most is not None and len(ids) > self.most:
                 _warn(f"a text is cut to {counted(self.most, 'token')}, of {len(ids)}")
-                spellings, ids = spellings[: self.most], ids[: self.most]
+                read = slice(-self.most, None) if self.cuts_left else slice(self.most)
+                spellings, ids = spellings[read], ids[read]
             if count := ids.count(-1 if self.unknown is None else self.unknown):
                 _warn(f"{count} of {counted(len(ids), 'token')} not in the vocabulary left out, as in model2vec")
                 kept = [at for at, id in enumerate(ids) if id != self.unknown]
@@ -148,8 +151,9 @@ def restrict_tokenizer(folder: str, tokenizer: Tokenizer) -> Tokenizer:
     raw = ConfigReader(read_json_object(own) if exists(own) else {}, own)
     document = ConfigReader(read_json_object(os.path.join(folder, "tokenizer.json")), "tokenizer.json")
     if open_weights(folder).find([TABLE]):
-        cut = document.get_dict("truncation").get("max_length")
-        return StaticTokens(cut if isinstance(cut, int) else None).of(tokenizer)
+        cut = document.get_dict("truncation")
+        most, side = cut.get("max_length"), cut.get("direction")
+        return StaticTokens(most if isinstance(most, int) else None, cuts_left=side == "Left").of(tokenizer)
     most = None if raw.values.get("max_length", MOST) is None else raw.get_int("max_length", MOST)
     median = int(np.median([len(word) for word in tokenizer.vocabulary if word]))
     unknown = _find_unknown(document.get_dict("model"), tokenizer)

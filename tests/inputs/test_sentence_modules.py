@@ -1,6 +1,7 @@
 """Folders of sentence-transformers and model2vec give the vectors that these libraries make, frozen."""
 
 import json
+import shutil
 import warnings
 
 import numpy as np
@@ -104,6 +105,16 @@ def test_what_model2vec_leaves_out_is_said(folders):
         attnkit.encode("the cat sat on the mat", model=folders["potion-mapped"])
     with pytest.warns(AttnkitWarning, match="^a text is cut to 9 tokens, of 14$"):
         attnkit.encode("a b c d e f g h i a b c d e", model=folders["static"])
+
+
+def test_a_static_model_reads_the_end_of_a_text_where_its_tokenizer_says_so(folders, tmp_path):
+    shutil.copytree(folders["static"], tmp_path, dirs_exist_ok=True)
+    document = json.loads((tmp_path / "tokenizer.json").read_text())
+    document["truncation"] |= {"direction": "Left"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+    with pytest.warns(AttnkitWarning, match="^a text is cut to 9 tokens, of 14$"):
+        found = attnkit.encode("a b c d e f g h i a b c d e", model=str(tmp_path))
+    np.testing.assert_array_equal(found["x"], attnkit.encode("f g h i a b c d e", model=folders["static"])["x"])
 
 
 def test_weights_belong_to_ids_and_not_to_rows(tmp_path):
