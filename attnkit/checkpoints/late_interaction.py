@@ -88,23 +88,27 @@ class LateInteraction:
     def mark(self, tokens: Tokens, task: str, tokenizer: Tokenizer) -> "MarkedTokens":
         """Insert the marker after the first token, fill a query up, and find what counts.
 
+        A query of exactly a length is filled up on the side on which the tokenizer pads, another one on the right.
+
         DataError for a marker that the tokenizer lacks.
         """
         spellings, ids = [*tokens.spellings], [*(tokens.ids or [])]
         if marker := self.markers.get(task):
             spellings.insert(1, marker)
             ids.insert(1, find_marker(tokenizer, marker))
-        real, expansion = len(ids), self.expansion if task == "query" else None
-        if expansion and real < expansion.length:
+        is_real, expansion = [True] * len(ids), self.expansion if task == "query" else None
+        if expansion and (missing := expansion.length - len(ids)) > 0:
             filler = find_filler(tokenizer, expansion.token)
-            spellings += [tokenizer.vocabulary[filler]] * (expansion.length - real)
-            ids += [filler] * (expansion.length - real)
+            at = 0 if tokenizer.pads_left and not expansion.is_least else len(ids)
+            spellings[at:at] = [tokenizer.vocabulary[filler]] * missing
+            ids[at:at] = [filler] * missing
+            is_real[at:at] = [False] * missing
         skipped = self.skipped_ids(tokenizer) if task in self.skips_in else set()
-        counts = [id not in skipped or at >= real for at, id in enumerate(ids)]
+        counts = [id not in skipped or not real for id, real in zip(ids, is_real, strict=True)]
         if task != "query" and self.kept:
             counts = [one and id in self.kept for one, id in zip(counts, ids, strict=True)]
         attends = bool(expansion and expansion.attends)
-        return MarkedTokens(Tokens(spellings, ids), [at < real or attends for at in range(len(ids))], counts)
+        return MarkedTokens(Tokens(spellings, ids), [real or attends for real in is_real], counts)
 
     def skipped_ids(self, tokenizer: Tokenizer) -> set[int]:
         """The ids of the skipped spellings."""

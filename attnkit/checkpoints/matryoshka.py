@@ -11,7 +11,9 @@ from typing import Any
 from attnkit.formats.streams import exists
 
 KEYS = ("matryoshka_dimensions", "matryoshka_dims", "matryoshka_dim", "truncate_dim", "apply_pca")  # of config.json
-WORDS = re.compile(r"matryoshka|\bMRL\b", re.IGNORECASE)  # of a model card
+WORDS = re.compile(  # of a model card; that of sentence-transformers links to an introduction, of every model
+    r"(?<!introduction to )(?<!huggingface.co/blog/)matryoshka|\bMRL\b", re.IGNORECASE
+)
 CARD, LONGEST = "README.md", 1 << 20  # bytes of a model card that are read
 
 

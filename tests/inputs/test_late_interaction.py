@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -120,6 +121,13 @@ def test_marks_and_fills_by_hand():
     assert late.most("query") == 5 and late.most("document") is None
     attends = LateInteraction(expansion=Expansion(5, attends=True)).mark(tokens, "query", tokenizer)
     assert attends.tokens.ids == [1, 2, 4, 0, 0] and all(attends.attended)
+    padded = replace(tokenizer, pads_left=True)
+    on_left = LateInteraction(expansion=Expansion(5), skipped=["a"], skips_in=["query"]).mark(tokens, "query", padded)
+    assert on_left.tokens.ids == [0, 0, 1, 2, 4] and on_left.tokens.spellings[:2] == ["[M]", "[M]"]
+    assert [*on_left.attended] == [False] * 2 + [True] * 3
+    assert [*on_left.counts] == [True, True, True, False, True]
+    at_least = LateInteraction(expansion=Expansion(5, is_least=True)).mark(tokens, "query", padded)
+    assert at_least.tokens.ids == [1, 2, 4, 0, 0]
     with pytest.raises(DataError, match="neither a mask token nor an end token"):
         late.mark(tokens, "query", Tokenizer(lambda text: Tokens([text]), lambda: ["", "", "", "[Q]"]))
 

@@ -10,6 +10,7 @@ import safetensors.numpy
 
 import attnkit
 from attnkit.checkpoints import open_checkpoint
+from attnkit.checkpoints.matryoshka import says_matryoshka
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.interpret.model_sheet import describe_model
 from tests.places import REFERENCES
@@ -188,6 +189,13 @@ def test_a_cut_or_a_task_that_the_folder_does_not_allow(folders, name, options, 
 def test_what_says_that_vectors_may_be_cut(folders, name, dim):
     """The model card, truncate_dim of the folder, or the principal components of model2vec."""
     assert encode(folders[name], "a cat", dim=dim).shape == (dim,)
+
+
+def test_the_link_in_every_card_of_sentence_transformers_says_nothing_of_the_model(tmp_path):
+    link = "- [Introduction to Matryoshka Embedding Models](https://huggingface.co/blog/matryoshka): variable-size"
+    for text, is_said in ((link, False), (f"{link}\n- loss:MatryoshkaLoss", True), ("trained with MRL", True)):
+        (tmp_path / "README.md").write_text(text)
+        assert says_matryoshka(str(tmp_path), {}) is is_said, text
 
 
 def test_the_history_states_the_modules_in_their_order(folders):
