@@ -327,6 +327,15 @@ def test_a_stored_case_that_is_gone_is_missing(tmp_path):
     assert [*np.load(tmp_path / "numbers.golden.npz")] == ["a/output/x", "meta.json"]
 
 
+def test_a_reason_is_text(tmp_path):
+    write_cases(tmp_path, a={"command": "echo 1.5"})
+    assert golden(tmp_path, "numbers.toml", "--bless")[0] == 0
+    write_cases(tmp_path, a={"command": "echo 2.5"})
+    assert golden(tmp_path, "numbers.toml", "--bless", "--reason", " ")[0] == 2
+    assert golden(tmp_path, "numbers.toml", "--bless", "--reason", "caf\udce9 ")[0] == 0
+    assert json.loads((tmp_path / "numbers.golden.json").read_text())["reasons"][1]["reason"] == "caf\\xe9"
+
+
 def test_only_some_tensors_count(tmp_path):
     write_cases(
         tmp_path, a={"pipeline": "embed 'a b' --dim 4 | attend --keep weights,scores", "only": ["weights", "x"]}

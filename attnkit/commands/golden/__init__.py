@@ -32,7 +32,7 @@ from attnkit.commands.golden.report import (
 )
 from attnkit.commands.golden.runs import CaseRun, full_tensors, run_case
 from attnkit.commands.golden.store import FIRST, Store, bless_case, compare_case, read_store, worst_of, write_store
-from attnkit.errors import DataError, UsageError, suggest
+from attnkit.errors import DataError, UsageError, escaped, suggest
 from attnkit.model.rounding import IDENTICAL, ROUNDING
 from attnkit.records import Record
 
@@ -147,7 +147,7 @@ def golden(
         failed = next((one for one in results if one.problem), None)
         if failed:
             raise DataError(f"[{failed.case.name}] {failed.problem}; nothing is stored", file.path)
-        blessed = store_results(file, store, results, runs, reason, full)
+        blessed = store_results(file, store, results, runs, escaped(reason.strip(), "\n"), full)
         return make_golden_report(file.path, results, blessed)
     report = make_golden_report(file.path, results)
     if os.environ.get("GITHUB_ACTIONS") == "true" and (lines := write_annotations(report)):
