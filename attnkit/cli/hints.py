@@ -88,8 +88,8 @@ def hint_at_option(tool: str, flag: str) -> str:
 
     >>> hint_at_option("attend", "--num_heads"), hint_at_option("attend", "--hedas")
     ('; did you mean --heads?', '; did you mean --heads?')
-    >>> hint_at_option("layernorm", "--window"), hint_at_option("attend", "--d_model")
-    ('; --window is an option of mask, attend, mel, score and cost', '; --dim is an option of embed, posenc and train')
+    >>> hint_at_option("layernorm", "--window"), hint_at_option("attend", "--vocab")
+    ('; --window is an option of mask, attend, mel, score and cost', '; --vocab is an option of embed and decode')
     """
     if (tool, flag) in INSTEAD:
         return f"; {INSTEAD[tool, flag]}"

@@ -4,6 +4,7 @@ import pytest
 
 from attnkit import cli
 from tests.places import MODELS, ROOT
+from tests.registry import place_of
 
 TOOLS = {name: cli.find_tool(name) for name in cli.TOOLS}
 TENSORS = {
@@ -110,6 +111,7 @@ BESIDE = {
     "heads --model": [],
     "rnn --lengths": ["good.json", "--hidden", "2"],
     "rnn --state-in": ["good.json", "--hidden", "2"],
+    "conv --add": ["good.json", "--model", place_of("lfm2"), "--layer", "decoder.0.shortconv"],
     "conv --state-in": ["good.json", "--filters", "2", "--size", "2", "--padding", "causal"],
     "recall --beta": ["good.json", "--rule", "delta"],
     "recall --decay": ["good.json", "--rule", "gated-delta"],
@@ -133,6 +135,7 @@ WITHOUT_TENSORS = {
     "encode",
     "engines",
     "exercise",
+    "golden",
     "grad",
     "run",
     "sample",
