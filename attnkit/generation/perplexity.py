@@ -116,7 +116,7 @@ def score_long_text(
     window  tokens that the model reads at a time [default: all its positions]
     stride  tokens from one window to the next [default: half of them]
 
-    DataError for a text of less than 2 tokens; `name` is its file.
+    DataError for a text of less than 2 tokens; `name` is its file. A note says how many tokens no window predicts.
     """
     size = window or checkpoint.config.positions.longest or WINDOW
     try:
@@ -145,6 +145,9 @@ def score_long_text(
             total = targets_nll(core, x[part.first - part.begin - 1 : -1], ids[part.first : part.end])
             nll, count = nll + total, count + predicted
             weighted, weights = weighted + weight * total / predicted, weights + weight
+    if skipped := len(ids) - 1 - count:
+        note = f"the first tokens of {counted(skipped, 'window')} are not predicted, and bits_per_byte is too small"
+        warnings.warn(f"{note}; a --stride below --window predicts them", AttnkitNote, stacklevel=2)
     return TextScore(nll, count, len(text.encode()), weighted / weights, windows)
 
 

@@ -94,6 +94,17 @@ def test_loss_is_exact_and_a_note_says_where_the_weights_matter():
     assert f" {math.exp(float(result['loss'])):.6g}: " in str(caught[0].message)
 
 
+def test_a_note_says_which_tokens_no_window_predicts():
+    text = [LIGHTHOUSE.read_text(encoding="utf-8")[:400]]
+    model = str(MODELS / "gpt2")
+    whole = attnkit.score(text, model=model, window=16, stride=15)
+    with pytest.warns(AttnkitNote) as caught:
+        result = attnkit.score(text, model=model, window=16, stride=16)
+    skipped = int(whole["tokens"] - result["tokens"])
+    assert skipped == int(whole["tokens"]) // 16
+    assert f"the first tokens of {skipped} windows are not predicted" in str(caught[0].message)
+
+
 @pytest.mark.parametrize("case", FROZEN["targets"], ids=lambda case: case["model"])
 @pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-7), ("float32", 1e-5)])
 def test_perplexity_of_targets_is_that_of_transformers(case, dtype, tolerance):
