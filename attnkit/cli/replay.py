@@ -24,6 +24,7 @@ from attnkit.records import Array, Record, Tensor
 
 SIDE_OUTPUTS = ("trace", "cache_out")  # flags that write a file beside the result
 STREAMS = ("/dev/", "/proc/")  # folders of `<(…)` and of file descriptors
+PROGRAMS = ("check", "golden", "train")  # tools that run programs or write folders
 STATING = ("check", "cost")  # tools whose --dtype states what something else computes in
 NUDGES = (1, 2)  # seeds of the roundings of every stage
 Change = Callable[[Stage], None]  # what is changed of a stage before it runs
@@ -75,6 +76,13 @@ def parse_command(command: str) -> Stage:
 def first_stage(stage: Stage) -> Stage:
     """The stage that reads the input: of a pipeline of `run` its first."""
     return pipeline.parse_stages(stage.operands[0])[0] if stage.tool.name == "run" and stage.operands else stage
+
+
+def programs_of(parts: list[Part]) -> list[str]:
+    """The tools of a history, also within `run`, that run programs or write folders."""
+    stages = [stage for part in parts for stage in part.stages]
+    inner = [pipeline.parse_stages(one.operands[0]) for one in stages if one.tool.name == "run" and one.operands]
+    return [one.tool.name for one in (*stages, *(one for some in inner for one in some)) if one.tool.name in PROGRAMS]
 
 
 def side_outputs(stage: Stage) -> dict[str, str]:
@@ -154,7 +162,10 @@ def measure_noise(record: Record) -> Noise:
     if stream := read_stream(record):
         return Noise(problem=f"{stream} cannot be read again")
     try:
-        if first_stage(parse_history(record)[0].stages[0]).count_stdin():
+        parts = parse_history(record)
+        if names := programs_of(parts):
+            return Noise(problem=f"{names[0]} runs programs or writes files, which only history --replay may")
+        if first_stage(parts[0].stages[0]).count_stdin():
             return Noise(problem="its first command read standard input")
         with formats.regular_files_only(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the record was made with them

@@ -63,6 +63,20 @@ def test_a_result_in_a_coarser_dtype_than_its_reference_is_rounding_in_either_or
     assert wrong.labels["verdict"][0] == "different"
 
 
+@pytest.mark.parametrize(
+    "command", ["check attend -- touch {}", "run 'check attend -- touch {}'", "golden {}.toml", "train {}.txt -o {}"]
+)
+def test_no_program_of_a_history_runs_to_measure_noise(tmp_path, command):
+    canary = tmp_path / "canary"
+    (tmp_path / "canary.toml").write_text(f'[a]\nshell = "touch {canary}; echo 1"\n')
+    (tmp_path / "canary.txt").write_text("a b c " * 200)
+    record = Record(
+        {"x": np.eye(2)}, history=({"command": f"attnkit {command.format(canary, canary)}", "version": "0.1.0"},)
+    )
+    noise = replay.measure_noise(record)
+    assert not noise.floors and noise.problem and not canary.exists()
+
+
 def test_what_a_tool_computes_in_one_dtype_alone_has_derived_noise():
     def run(change):
         stage = replay.parse_command("attnkit layernorm")
