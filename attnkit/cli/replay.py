@@ -66,6 +66,8 @@ def parse_command(command: str) -> Stage:
         raise DataError(f"its history has a command that attnkit {__version__} refuses ({error}): {command}") from None
     if "engine" in stage.tool.extra_names and stage.tool.name != "run":  # NumPy made it, whatever ATTNKIT_ENGINE is
         stage.extra["engine"] = stage.extra.get("engine") or "numpy"
+    if any(one.tool.name == "train" or one.parameters.get("bless") for one in with_inner(stage)):
+        raise DataError(f"its history has a command that writes files, which is not run again: {command}")
     if stage.extra.get("save"):
         raise DataError(f"its history writes the folder {stage.extra['save']}: not one that attnkit made")
     if "output" in stage.common:
@@ -80,9 +82,13 @@ def first_stage(stage: Stage) -> Stage:
 
 def programs_of(parts: list[Part]) -> list[str]:
     """The tools of a history, also within `run`, that run programs or write folders."""
-    stages = [stage for part in parts for stage in part.stages]
-    inner = [pipeline.parse_stages(one.operands[0]) for one in stages if one.tool.name == "run" and one.operands]
-    return [one.tool.name for one in (*stages, *(one for some in inner for one in some)) if one.tool.name in PROGRAMS]
+    stages = [one for part in parts for stage in part.stages for one in with_inner(stage)]
+    return [one.tool.name for one in stages if one.tool.name in PROGRAMS]
+
+
+def with_inner(stage: Stage) -> list[Stage]:
+    """A stage, and those of its pipeline if it is `run`."""
+    return [stage, *(pipeline.parse_stages(stage.operands[0]) if stage.tool.name == "run" and stage.operands else [])]
 
 
 def side_outputs(stage: Stage) -> dict[str, str]:

@@ -7,6 +7,7 @@ import pytest
 
 import attnkit
 from attnkit.cli import replay
+from attnkit.errors import DataError
 from attnkit.formats import save
 from attnkit.interpret.comparison import Pair
 from attnkit.interpret.rounding_report import Noise, RoundingPair, describe_histories, describe_line
@@ -75,6 +76,14 @@ def test_no_program_of_a_history_runs_to_measure_noise(tmp_path, command):
     )
     noise = replay.measure_noise(record)
     assert not noise.floors and noise.problem and not canary.exists()
+
+
+@pytest.mark.parametrize(
+    "command", ["golden cases.toml --bless", "run 'golden a.toml --bless'", "train a.txt -o folder"]
+)
+def test_a_history_that_writes_files_is_not_run_again(command):
+    with pytest.raises(DataError, match="a command that writes files"):
+        replay.parse_history(Record({}, history=({"command": f"attnkit {command}", "version": "0.1.0"},)))
 
 
 def test_what_a_tool_computes_in_one_dtype_alone_has_derived_noise():
