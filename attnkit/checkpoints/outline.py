@@ -21,6 +21,7 @@ SIZES = ("layers", "width", "heads", "key/value heads", "head width", "hidden wi
          "theta", "norm eps", "experts", "chosen experts", "expert width", "shared width")  # fmt: skip
 NEEDED = ("layers", "width", "heads", "vocabulary")
 DENSE, SPARSE, SHARED = "llama", "qwen3_moe", "qwen2_moe"  # the families that others are counted as
+SHARED_COUNT = "shared_experts"  # the end of keys that count experts, each of the width of the others
 DTYPES = ("torch_dtype", "dtype")
 MIXING = ("mixers", "state", "state taps", "windows", "latent width")  # facts that a stand-in does not have
 FEW = 3  # families that a meaning is usual in, but of a size
@@ -113,6 +114,7 @@ def read_outline(folder: str, raw: Mapping[str, Any]) -> Outline:
                 facts[meanings[key]] = (prefix + key, value)
             elif value is not None and key not in (*KNOWN, *DTYPES, part, "architectures"):
                 unread.append(prefix + key)
+    facts = measure_shared(facts)
     problem = f"model_type {str(raw.get('model_type', ''))[:40]!r} is not known"
     family, mapped = choose_stand_in(facts, {**raw, **inner})
     if not family:
@@ -123,6 +125,23 @@ def read_outline(folder: str, raw: Mapping[str, Any]) -> Outline:
         return Outline(folder, "", f"{problem}, and {error.problem}", None, facts, tuple(unread))
     problem += f"; counted as {with_article(family)} of the same sizes"
     return Outline(folder, f"as {family}", problem, model, facts, tuple(unread))
+
+
+def measure_shared(facts: Mapping[str, tuple[str, Any]]) -> dict[str, tuple[str, Any]]:
+    """The facts, with the width of shared experts where a key counts these.
+
+    >>> facts = {"expert width": ("moe_intermediate_size", 128), "shared width": ("n_shared_experts", 2)}
+    >>> measure_shared(facts)["shared width"], [*measure_shared({"shared width": ("n_shared_experts", 0)})]
+    (('n_shared_experts', 256), [])
+    """
+    key, count = facts.get("shared width", ("", None))
+    if not key.endswith(SHARED_COUNT):
+        return dict(facts)
+    _, width = facts.get("expert width") or facts.get("hidden width") or ("", None)
+    others = {fact: stated for fact, stated in facts.items() if fact != "shared width"}
+    if type(count) is not int or type(width) is not int or count < 1:
+        return others
+    return others | {"shared width": (key, count * width)}
 
 
 def choose_stand_in(facts: Mapping[str, tuple[str, Any]], raw: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

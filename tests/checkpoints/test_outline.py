@@ -67,6 +67,13 @@ def test_experts_and_the_part_for_texts(tmp_path):
     assert outline.unread == ("vision_config", "text_config.mixers")
     layer = 8 * 12 + 2 * 8 * 6 + 12 * 8 + 2 * 6 + 4 * 8 + 4 * 3 * 8 * 5 + 2 * 8
     assert outline.model.parameter_count == 2 * 80 + 2 * layer + 8
+    text |= {"n_shared_experts": 2}  # of 5 each, beside the 4: one network of 10, whose gate has a row
+    shared = open_outline(write(tmp_path, model_type="newest", **text))
+    assert shared.mark == "as qwen2_moe" and shared.facts["shared width"] == ("n_shared_experts", 10)
+    heads = 8 * 12 + 2 * 8 * 6 + 12 * 8 + 24 + 4 * 8 + 4 * 3 * 8 * 5 + 2 * 8  # qwen2_moe has biases of q, k and v
+    assert shared.model.parameter_count == 2 * 80 + 2 * (heads + 3 * 8 * 10 + 8) + 8
+    text |= {"n_shared_experts": 0}
+    assert open_outline(write(tmp_path, model_type="newest", **text)).mark == "as qwen3_moe"
     mixed = {**DENSE, "num_local_experts": 4, "num_experts_per_tok": 1}  # whose experts are as wide as its networks
     assert open_outline(write(tmp_path, model_type="newest", **mixed)).facts["hidden width"] == ("d_ff", 16)
 
