@@ -212,7 +212,7 @@ def parse_size(value: str) -> str:
     '640x480'
     """
     if not SIZE.fullmatch(value):
-        raise ValueError("WIDTHxHEIGHT in pixels, such as 640x480")
+        raise ValueError("WIDTHxHEIGHT in pixels, each up to 99999, such as 640x480")
     return value
 
 
