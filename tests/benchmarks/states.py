@@ -35,6 +35,21 @@ MODELS = {  # the class of a family, and what differs from the defaults of its c
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 128, "linear_num_key_heads": 4,
         "linear_num_value_heads": 8, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
     }),
+    "mamba2": ("Mamba2ForCausalLM", {
+        "vocab_size": 8192, "hidden_size": 512, "num_hidden_layers": 12, "num_heads": 16, "head_dim": 64,
+        "state_size": 64, "n_groups": 1,
+    }),
+    "granitemoehybrid": ("GraniteMoeHybridForCausalLM", {
+        "vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1024, "shared_intermediate_size": 1024,
+        "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 2, "num_local_experts": 0,
+        "mamba_n_heads": 16, "mamba_d_head": 64, "mamba_d_state": 64, "mamba_n_groups": 1,
+        "layer_types": ["mamba", "mamba", "mamba", "attention"] * 2,
+    }),
+    "falcon_h1": ("FalconH1ForCausalLM", {
+        "vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 8,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64, "mamba_d_ssm": 768, "mamba_n_heads": 12,
+        "mamba_d_head": 64, "mamba_d_state": 64, "mamba_n_groups": 1,
+    }),
 }  # fmt: skip
 
 
@@ -50,10 +65,11 @@ def time_attnkit(core: model.Model, ids: np.ndarray) -> tuple[float, float, np.n
 def time_transformers(peer: torch.nn.Module, ids: np.ndarray) -> tuple[float, float, np.ndarray]:
     start = time.perf_counter()
     with torch.no_grad():
-        cache = peer(torch.tensor(ids[:, :PROMPT]), use_cache=True).past_key_values
+        output = peer(torch.tensor(ids[:, :PROMPT]), use_cache=True)
+        name = "past_key_values" if "past_key_values" in output else "cache_params"
         read = time.perf_counter()
         for token in ids[0, PROMPT:]:
-            output = peer(torch.tensor([[token]]), past_key_values=cache, use_cache=True)
+            output = peer(torch.tensor([[token]]), use_cache=True, **{name: output[name]})
     return read - start, (time.perf_counter() - read) / TOKENS, output.logits[:, -1].numpy()
 
 
@@ -71,11 +87,11 @@ def measure(family: str) -> None:
         shapes = cost.count_model(checkpoint)
     for at, side in enumerate(("attnkit", "transformers")):
         prompt, token = (statistics.median(run[at][place] for run in runs) for place in (0, 1))
-        print(f"{family:10} {side:12} prompt {prompt:6.3f} s, token {1000 * token:6.2f} ms")
+        print(f"{family:16} {side:12} prompt {prompt:6.3f} s, token {1000 * token:6.2f} ms")
     ours, theirs = (runs[-1][at][2] for at in (0, 1))
-    print(f"{family:10} logits differ by {np.abs(ours - theirs).max() / np.abs(theirs).max():.1e} of the largest")
+    print(f"{family:16} logits differ by {np.abs(ours - theirs).max() / np.abs(theirs).max():.1e} of the largest")
     held = [4 * cost.count_cache(shapes, tokens) for tokens in (1 << 10, 1 << 13, 1 << 16)]
-    print(f"{family:10} cache {held} bytes, states {4 * cost.count_states(shapes.config)} of them")
+    print(f"{family:16} cache {held} bytes, states {4 * cost.count_states(shapes.config)} of them")
 
 
 if __name__ == "__main__":
