@@ -209,8 +209,13 @@ def find_texts_by_tokens(record: Record, rows: Record, vectors: Array, top: int,
 
 
 def split_queries(record: Record, vectors: Array) -> list[Array]:
-    """The vectors of each text that is a query, without padding: (R, D)."""
+    """The vectors of each text that is a query, without padding: (R, D).
+
+    DataError for texts that have a single vector each.
+    """
     x = record["x"]
+    if x.ndim == 2 and record.axes_of("x")[0] == "batch":
+        raise DataError(f"x {x.shape}: a vector for each text (expected one for each token, as maxsim compares)")
     if x.ndim < 3:
         real = find_real_tokens(record, x.shape[:1]) if x.ndim == 2 else None
         return [vectors if real is None else vectors[real]]

@@ -14,6 +14,7 @@ from tests import process
 
 E1 = np.eye(2, dtype=np.float32)
 LENGTHS = np.array([3, 1, 5, 2])
+POOLED = Record({}).with_tensors({"x": Tensor(np.eye(2, dtype=np.float32), ("batch", "model"))})  # of two texts
 
 
 def padded(texts, names=()):
@@ -140,6 +141,7 @@ def test_the_table_and_the_map_of_an_explanation(tmp_path, monkeypatch):
         ),
         (E1, padded([E1, E1[:0]]), {"metric": "maxsim"}, DataError, "text 1 of the index has no vectors"),
         (np.ones((2, 3)), padded([E1]), {"metric": "maxsim"}, DataError, "expected vectors of 2"),
+        (POOLED, padded([E1]), {"metric": "maxsim"}, DataError, "x (2, 2): a vector for each text (expected one for "),
         (
             np.ones((1, 1, 1, 2)),
             padded([E1]),
