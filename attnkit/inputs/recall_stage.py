@@ -102,6 +102,7 @@ class RecallStage(NamedTuple):
     arrays   site -> an array that the nodes read; origins: site -> where it comes from, for `StageGraph.read`
     nodes    the last one is the result
     offset   tokens before those of the record
+    layer    of a model, whose parameters the nodes read; "": the parameters are of no model
     """
 
     options: RecallOptions
@@ -111,10 +112,11 @@ class RecallStage(NamedTuple):
     nodes: list[Node]
     offset: int
     is_batch: bool
+    layer: str = ""
 
     @property
     def core(self) -> Model:
-        return Model(Config("", 0), {"": self.params})
+        return Model(Config("", 0), {self.layer: self.params})
 
     @property
     def node(self) -> Node:
@@ -208,12 +210,11 @@ def find_model_recall(record: Record, checkpoint: "Checkpoint", layer: str) -> R
     built = [] if is_batch else [Node(read, "reshape", ("x",), (1, *x.shape))]
     for node in build_recall_layer(place):
         reads = tuple(site.removeprefix(start) for site in node.inputs)
-        own = "" if node.layer == layer else node.layer
-        built.append(node._replace(site=node.site.removeprefix(start), inputs=reads, layer=own))
+        built.append(node._replace(site=node.site.removeprefix(start), inputs=reads))
     if not is_batch:
         built.append(Node("text", "reshape", (built[-1].site,), built[-1].shape[1:]))
     known = {"x": x.astype(working(x, *params.values()), copy=False)}
-    return RecallStage(recall.options(batch[1]), params, known, {"x": {"name": "x"}}, built, 0, is_batch)
+    return RecallStage(recall.options(batch[1]), params, known, {"x": {"name": "x"}}, built, 0, is_batch, layer)
 
 
 def with_state(stage: RecallStage, state_in: Mapping[str, Array] | None) -> RecallStage:

@@ -282,7 +282,7 @@ def count_recall(call: StageCall) -> list[Cost]:
     stage: RecallStage = call.prepared
     given = {site: array.shape for site, array in stage.arrays.items()}
     passes = Passes(stage.node.shape[0], stage.node.shape[2])
-    return count_nodes(stage.nodes, weights_of({"": stage.params}), passes, given)
+    return count_nodes(stage.nodes, weights_of({stage.layer: stage.params}), passes, given)
 
 
 def count_merge(call: StageCall) -> Iterable[Cost]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+import attnkit
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.checkpoint import open_tokenizer
@@ -17,6 +18,7 @@ from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import DataError
 from attnkit.generation.kv_cache_file import cache_record, read_cache
 from attnkit.inputs import layers
+from attnkit.records import Record
 from tests.drawing import assert_near, drawn_models, keep_folders, write_model
 from tests.places import arrays
 from tests.process import run
@@ -316,3 +318,22 @@ def test_recall_reads_a_layer_of_a_model(opened, tmp_path):
         2,
         "attnkit recall: --layer: decoder.1.self is not a layer for recall; did you mean decoder.3.recall?\n",
     )
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "qwen3_5_text"])
+def test_a_layer_of_a_model_has_gradients_also_after_a_state(tmp_path, name):
+    """Of its parameters under their names in the model; the convolutions read the window before x."""
+    folder, state = str(write_model(name, tmp_path, np.float32, "recall")), str(tmp_path / "s.npz")
+    x = np.random.default_rng(3).normal(size=(2, 7, 24))
+    mask = np.ones((2, 3), bool)
+    mask[1, :2] = False
+    attnkit.recall(Record({"x": x[:, :4]}), model=folder, layer="decoder.0.recall", state_out=state)
+    for options, record in (
+        ("", {"x": x[:, 4:], "mask": mask}),
+        (f"--state-in {state}", {"x": x[:, 4:]}),
+    ):
+        found = attnkit.grad(
+            f"recall --model {folder} --layer decoder.0.recall {options}", Record(record), of="x[0,1,0]", check=True
+        )
+        assert found["check"][2] < 1e-6
+        assert found["decoder.0.recall.conv_k"].any() and found["0.input.x"].any()

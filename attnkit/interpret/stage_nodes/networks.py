@@ -308,7 +308,7 @@ def rnn_nodes(call: StageCall) -> StageGraph:
 def recall_nodes(call: StageCall) -> StageGraph:
     """Linear attention node by node; a state of --state-in is a constant."""
     stage: RecallStage = call.prepared
-    graph = new_graph(*stage.arrays.values(), weights=stage.params)
+    graph = new_graph(*stage.arrays.values(), *stage.params.values(), core=stage.core)
     for site, array in stage.arrays.items():
         graph.read(site, array, **stage.origins[site])
     graph.nodes |= {node.site: node for node in stage.nodes}

@@ -65,21 +65,25 @@ def last_window(x: Array, size: int, before: Array | None = None, real: Array | 
 
 
 def causal_convolution_backward(
-    grad_output: Array, x: Array, taps: Array, real: Array | None = None
+    grad_output: Array, x: Array, taps: Array, before: Array | None = None, real: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """Gradients of x, taps and bias, of a text without tokens before it.
+    """Gradients of x, taps and bias; the window before x is a constant.
 
     grad_output (B, T, C) -> (B, T, C), (K, C), (C,)
+
+    before, real  as of `causal_convolution`
 
     >>> dy, x, taps = np.array([[[1.0], [1.0]]]), np.array([[[3.0], [4.0]]]), np.array([[10.0], [1.0]])
     >>> [gradient.ravel().tolist() for gradient in causal_convolution_backward(dy, x, taps)]
     [[11.0, 1.0], [3.0, 7.0], [2.0]]
+    >>> causal_convolution_backward(dy, x, taps, before=np.array([[[5.0]]]))[1].ravel().tolist()
+    [8.0, 7.0]
     """
     order, size, tokens = _order(real, np), len(taps), x.shape[-2]
     dy = grad_output if real is None else np.where(real[..., None], grad_output, np.zeros((), grad_output.dtype))
     bias = dy.sum(axis=(0, 1))
     dy = dy if order is None else np.take_along_axis(dy, order[..., None], axis=1)
-    whole = _whole(x, size, None, order, np)
+    whole = _whole(x, size, before, order, np)
     dwhole, dtaps = np.zeros_like(whole), np.empty_like(taps)
     for at, tap in enumerate(taps):
         dwhole[:, at : at + tokens] += tap * dy

@@ -28,7 +28,7 @@ def _undo_convolve(scope: Scope, dy: Array, y: Array, x: Array) -> list[Array]:
     names = scope.option("names")
     taps, bias = map(scope.parameter, names)
     assert taps is not None
-    dx, dtaps, dbias = causal_convolution_backward(dy, x, taps, scope.option("real"))
+    dx, dtaps, dbias = causal_convolution_backward(dy, x, taps, scope.option("state"), scope.option("real"))
     scope.add(scope.node.layer, {names[0]: dtaps, names[1]: None if bias is None else dbias})
     return [dx]
 
