@@ -11,7 +11,7 @@ from typing import Any
 from attnkit import __version__
 from attnkit import help as pages
 from attnkit.cli import TOOLS, options
-from attnkit.cli.constraints import INPUT, Constraints
+from attnkit.cli.constraints import INPUT, Constraints, split_term
 from attnkit.cli.options import Option
 from attnkit.cli.parser import choose_tool
 from attnkit.cli.stage import Stage
@@ -137,10 +137,8 @@ def spell_term(term: str) -> list[str]:
     >>> spell_term("memory|key"), spell_term("kind=alibi|t5")
     (['--memory', '--key'], ['--kind=alibi', '--kind=t5'])
     """
-    name, equals, allowed = term.partition("=")
-    if not equals:
-        return [flag_name(one) for one in term.split("|")]
-    return [f"{flag_name(name)}={value}" for value in allowed.split("|")]
+    names, valued, allowed = split_term(term)
+    return [*map(flag_name, names), *(f"{flag_name(valued)}={value}" for value in allowed)]
 
 
 def write_skill(text: str) -> str:

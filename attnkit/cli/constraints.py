@@ -1,8 +1,9 @@
 """Which options exclude, require and repeat each other, as tables.
 
 A term of a table is a parameter, `memory`, met where it has another value than its default; alternatives,
-`memory|key`, met where one of them is; or a parameter with values, `kind=alibi|t5`, met where it has one of them.
-A parameter that ends in an underscore, `with_`, is written without it.
+`memory|key`, met where one of them is; or a parameter with values, `kind=alibi|t5`, met where it has one of them. The
+last alternative may have values: `model|padding=causal`. A parameter that ends in an underscore, `with_`, is written
+without it.
 
 An option repeats another where the content of that one, or the input record, says the same: the width of a table. It
 then has no effect, and must agree.
@@ -111,13 +112,10 @@ class Constraints(NamedTuple):
 
     def spell(self, term: str, metavar: bool = False) -> str:
         """A term as a command line has it: `kind=alibi|t5` as `--kind alibi or t5`."""
-        name, equals, allowed = term.partition("=")
-        if equals:
-            return f"{flag_name(name)} {join_words(allowed.split('|'), 'or')}"
-        names = {one: self.options.get(one) or self.options[f"{one}_"] for one in term.split("|")}
-        return join_words(
-            [f"{flag_name(one)} {option.metavar * metavar}".rstrip() for one, option in names.items()], "or"
-        )
+        names, valued, allowed = split_term(term)
+        options = {one: self.options.get(one) or self.options[f"{one}_"] for one in names}
+        words = [f"{flag_name(one)} {option.metavar * metavar}".rstrip() for one, option in options.items()]
+        return join_words([*words, *([f"{flag_name(valued)} {join_words(allowed, 'or')}"] if valued else ())], "or")
 
 
 def agree(value: Any, stated: Any) -> bool:
@@ -183,10 +181,19 @@ def is_met(term: str, met: set[str], values: Mapping[str, Any]) -> bool:
     >>> is_met("memory|key", {"key"}, {}), is_met("kind=alibi|t5", set(), {"kind": "t5"})
     (True, True)
     """
-    name, equals, allowed = term.partition("=")
-    if not equals:
-        return not met.isdisjoint(term.split("|"))
-    return str(values.get(name, values.get(f"{name}_"))) in allowed.split("|")
+    names, valued, allowed = split_term(term)
+    return not met.isdisjoint(names) or (bool(valued) and str(values.get(valued, values.get(f"{valued}_"))) in allowed)
+
+
+def split_term(term: str) -> tuple[list[str], str, list[str]]:
+    """The parameters of a term without values, the one with values, and these.
+
+    >>> split_term("model|padding=causal"), split_term("memory|key")
+    ((['model'], 'padding', ['causal']), (['memory', 'key'], '', []))
+    """
+    left, equals, right = term.partition("=")
+    names = left.split("|")
+    return (names[:-1], names[-1], right.split("|")) if equals else (names, "", [])
 
 
 def join_words(words: Sequence[str], conjunction: str) -> str:

@@ -20,7 +20,7 @@ from attnkit.inputs.convolution_stage import (
     with_state,
     without_outdated_labels,
 )
-from attnkit.inputs.mixers import apply_mixer, find_mixer
+from attnkit.inputs.mixers import MixerStates, apply_mixer, find_mixer
 from attnkit.model.formulas.convolution import Convolution
 from attnkit.model.intermediates import kept_names
 from attnkit.records import Array, Record
@@ -53,7 +53,7 @@ Windows = Annotated[
         ],
         requires=[
             *(("filters", "size"), ("size", "filters"), ("seed", "filters"), ("layer", "model"), ("add", "model")),
-            *((name, "padding=causal") for name in ("state_in", "state_out")),
+            *((name, "model|padding=causal") for name in ("state_in", "state_out")),
         ],
         one_of=[("params", "filters", "model")],
     ),
@@ -104,17 +104,20 @@ def conv(
     Whisper or wav2vec 2.0 states the kernel, how it moves, the norm and the activation; a layer of LFM2 is a short
     convolution, with a gate before it, one after it, and projections of x. The random weights of
     --filters and --size are drawn from N(0, 1/inputs), without biases. With as many --groups as channels, each channel
-    has a kernel of its own (depthwise). With --padding causal a text may be cut anywhere, and continued with
-    --state-in.
+    has a kernel of its own (depthwise). With --padding causal, or by a layer of LFM2, a text may be cut anywhere, and
+    continued with --state-in.
 
     \b
     Example:
       attnkit embed "The cat sat" --dim 4 | attnkit conv --filters 2 --size 3 --padding 1
     """
     if kernel.model_ is not None and (layer := find_mixer(kernel.model_, kernel.layer, "conv")):
-        return apply_mixer(record, kernel.model_, layer, keep, steps=steps, residual=residual, add=add)
-    if add is not None:
-        raise UsageError("needs a layer that mixes the tokens of a text (decoder.0.shortconv)", "--add")
+        states = MixerStates(state_in, state_out)
+        return apply_mixer(record, kernel.model_, layer, keep, steps=steps, residual=residual, add=add, states=states)
+    if kernel.model_ is not None:
+        for flag, value in (("--add", add), ("--state-in", state_in), ("--state-out", state_out)):
+            if value is not None:
+                raise UsageError("needs a layer that mixes the tokens of a text (decoder.0.shortconv)", flag)
     stage = find_convolution(record["x"], kernel, windows, channels, activation, residual)
     stage = stage if state_in is None else with_state(stage, record["x"], state_in)
     callbacks.current().on_parameters(stage.weights)

@@ -8,6 +8,8 @@ import numpy as np
 from attnkit import formats
 from attnkit.errors import DataError
 from attnkit.inputs.padding import ONE_ROW, rename_model_inputs, with_padding_mask
+from attnkit.model.checks import as_text
+from attnkit.model.dtypes import is_float
 from attnkit.records import Array, Record, Tensor, default_axes, find_name, join_names
 
 LAST_STATES = ("memory_state", "memory_cell")  # what a recurrent encoder leaves beside its memory
@@ -160,6 +162,23 @@ def broadcast_over_heads(operand: Record | None, batch: int, heads: int = 0) -> 
 def is_equal(one: Array, other: Array) -> bool:
     """Whether two arrays hold the same numbers, NaN included."""
     return one is other or np.array_equal(one, other, equal_nan=True)
+
+
+def read_state_parts(tensors: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    """The parts of the state in a file, by name, with `position` perhaps beside them.
+
+    DataError unless they have these shapes.
+    """
+    for name, shape in shapes.items():
+        if name not in tensors:
+            raise DataError(f"no {name} (it has {join_names([*tensors])})", "--state-in")
+        if tensors[name].shape != shape:
+            raise DataError(f"{name} {as_text(tensors[name].shape)}: expected {as_text(shape)}", "--state-in")
+        if not is_float(tensors[name].dtype):
+            raise DataError(f"{name} is {tensors[name].dtype}: expected floats", "--state-in")
+    if unknown := sorted(set(tensors) - {*shapes, "position"}):
+        raise DataError(f"{unknown[0]} is not one of: {', '.join(shapes)}, position", "--state-in")
+    return {name: tensors[name] for name in shapes}
 
 
 def read_position(tensors: Mapping[str, Array]) -> int:

@@ -11,7 +11,7 @@ from attnkit import options
 from attnkit.errors import DataError, UsageError
 from attnkit.formats.memory import check_memory
 from attnkit.inputs.layers import find_layer
-from attnkit.inputs.operands import read_position
+from attnkit.inputs.operands import read_position, read_state_parts
 from attnkit.inputs.padding import find_real_tokens
 from attnkit.model.checks import as_text
 from attnkit.model.config import Config, Step
@@ -361,19 +361,11 @@ def read_recall_state(tensors: Mapping[str, Array], stage: RecallStage) -> tuple
     *lead, key, columns = stage.state_shape[not stage.is_batch :]
     shapes = {"state": (*lead, key, columns - divides)} | ({"sum": (*lead, key)} if divides else {})
     shapes |= {name: shape[not stage.is_batch :] for name, shape in stage.windows.items()}
-    for name, one in shapes.items():
-        if name not in tensors:
-            raise DataError(f"no {name} (it has {join_names([*tensors])})", "--state-in")
-        if tensors[name].shape != one:
-            raise DataError(f"{name} {as_text(tensors[name].shape)}: expected {as_text(one)}", "--state-in")
-        if not is_float(tensors[name].dtype):
-            raise DataError(f"{name} is {tensors[name].dtype}: expected floats", "--state-in")
-    if unknown := sorted(set(tensors) - {*shapes, "position"}):
-        raise DataError(f"{unknown[0]} is not one of: {', '.join(shapes)}, position", "--state-in")
-    state = tensors["state"]
+    found = read_state_parts(tensors, shapes)
+    state = found["state"]
     if divides:
-        state = np.concatenate([state, tensors["sum"][..., None]], axis=-1)
-    parts = {name: tensors[name].reshape(shape) for name, shape in stage.windows.items()}
+        state = np.concatenate([state, found["sum"][..., None]], axis=-1)
+    parts = {name: found[name].reshape(shape) for name, shape in stage.windows.items()}
     return parts | {"state": state.reshape(stage.state_shape)}, read_position(tensors)
 
 

@@ -22,7 +22,7 @@ def test_every_term_of_a_table_names_flags_and_values_that_exist(name):
         names = [one if one in known else f"{one}_" for one in flag.split("|")]
         assert set(names) <= set(known), term
         if equals:
-            option = known[names[0]]  # whose values are all words, or some words of its metavar
+            option = known[names[-1]]  # whose values are all words, or some words of its metavar
             assert set(values.split("|")) <= set(option.choices or option.metavar.split("|")), term
 
 

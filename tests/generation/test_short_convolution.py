@@ -279,6 +279,49 @@ def test_a_layer_is_a_stage(tmp_path):
                      add=x)  # fmt: skip
 
 
+def test_a_layer_is_continued_by_its_window(tmp_path):
+    """Whole = two halves, also of fewer tokens than the window; padding is not in it, and gradients know it."""
+    place, layer, state = place_of("lfm2"), "decoder.2.shortconv", str(tmp_path / "s.npz")
+    x, options = np.random.default_rng(4).normal(size=(2, 6, 20)), {"model": place, "layer": layer}
+    whole = attnkit.conv(Record({"x": x}), **options, keep="admitted")
+    for cut in (1, 2, 5):
+        first = attnkit.conv(Record({"x": x[:, :cut]}), **options, state_out=state)["x"]
+        rest = attnkit.conv(Record({"x": x[:, cut:]}), **options, state_in=state, state_out=state)["x"]
+        assert_near(np.concatenate([first, rest], axis=1), whole["x"], 1e-12)
+        found = formats.load(state)
+        assert_near(found["window"], whole["admitted"][:, -2:], 1e-12)
+        assert found["position"] == 6 and found.axes_of("window") == ("batch", "place", "model")
+    attnkit.conv(Record({"x": x[0, :3]}), **options, state_out=state)
+    assert_near(attnkit.conv(Record({"x": x[0, 3:]}), **options, state_in=state)["x"], whole["x"][0, 3:], 1e-12)
+    pipeline = f"conv --model {place} --layer {layer} --state-in {state}"
+    found = attnkit.grad(pipeline, Record({"x": x[0, 3:]}), of="x[1,0]", check=True)
+    assert found["check"][2] < 1e-6 and found[f"{layer}.w"].any()
+    mask = np.array([[False] * 2 + [True] * 4, [True] * 3 + [False] * 3])
+    attnkit.conv(Record({"x": x, "mask": mask[:, None]}), **options, state_out=state)
+    ends = np.stack([whole["admitted"][0, 4:], whole["admitted"][1, 1:3]])
+    assert_near(formats.load(state)["window"], ends, 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        ({"tokens": np.zeros((2, 20))}, r"--state-in: no window \(it has tokens\)"),
+        ({"window": np.zeros((3, 20))}, r"--state-in: window \(3,20\): expected \(2,20\)"),
+        ({"window": np.zeros((2, 20), int)}, "--state-in: window is int64: expected floats"),
+    ],
+)
+def test_a_window_of_another_layer_is_refused(state, problem):
+    with pytest.raises(DataError, match=problem):
+        attnkit.conv(Record({"x": np.ones((4, 20))}), model=place_of("lfm2"), layer="decoder.2.shortconv",
+                     state_in=state)  # fmt: skip
+
+
+def test_a_convolution_of_another_model_keeps_no_state(tmp_path):
+    with pytest.raises(UsageError, match="--state-out: needs a layer that mixes the tokens of a text"):
+        attnkit.conv(Record({"x": np.ones((9, 3))}), model=place_of("whisper"), layer="encoder.conv1",
+                     state_out=str(tmp_path / "s.npz"))  # fmt: skip
+
+
 def test_a_pipeline_of_a_layer_has_the_trace_and_the_gradients_of_the_model(tmp_path):
     x, place, layer = np.random.default_rng(0).normal(size=(5, 20)), place_of("lfm2"), "decoder.0.shortconv"
     np.save(tmp_path / "x.npy", x)
