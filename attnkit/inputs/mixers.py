@@ -10,6 +10,7 @@ from attnkit import callbacks, model
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers
 from attnkit.inputs.operands import read_position, read_state_parts
+from attnkit.inputs.padding import find_real_tokens
 from attnkit.model import Config, KVCache
 from attnkit.model.intermediates import INTERMEDIATES, kept_names
 from attnkit.model.parameters import MIXERS, last_part, tool_of
@@ -50,7 +51,7 @@ def apply_mixer(
 ) -> Record:
     """Apply a layer of a model to x (token, model), and keep intermediates by name.
 
-    Padding of the record's mask is skipped. DataError for x of another shape, UsageError for names that it has not.
+    Padding that the record states is skipped. DataError for x of another shape, UsageError for names that it has not.
     """
     core, x = layers.core_model(checkpoint), record["x"]
     if x.ndim not in (2, 3) or x.shape[-1] != core.config.width:
@@ -61,7 +62,11 @@ def apply_mixer(
     def hook(site: str) -> Callable[[Array], Array]:
         return lambda array: arrays.setdefault(site.rpartition(".")[2], array)
 
-    context = layers.context_from(record, hook=hook, cache=begin_cache(core.config, layer, states.before, x.shape))
+    real = find_real_tokens(record, x.shape[:-1])
+    mask = None if real is None else np.atleast_2d(real)[:, None]
+    context = layers.context_from(
+        record, hook=hook, mask=mask, cache=begin_cache(core.config, layer, states.before, x.shape)
+    )
     operands = layers.LayerOperands(core, layers.find_step(layer, tool_of(layer)), x, context)
     callbacks.current().on_parameters(core.params[layer])
     callbacks.current().on_operands(operands)

@@ -303,6 +303,23 @@ def test_a_layer_is_continued_by_its_window(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "padding",
+    [
+        {"mask": np.array([[1] * 6, [1, 1, 1, 0, 0, 0]])},
+        {"mask": np.tril(np.ones((6, 6), bool)) & (np.arange(6) < [[[6]], [[3]]])},
+        {"lengths": np.array([6, 3])},
+    ],
+)
+def test_a_layer_reads_padding_as_every_tool_does(padding):
+    x, options = np.random.default_rng(5).normal(size=(2, 6, 20)), {"model": place_of("lfm2")}
+    options["layer"] = "decoder.2.shortconv"
+    alone = attnkit.conv(Record({"x": x[1, :3], "mask": np.tri(3, dtype=bool)}), **options)["x"]
+    found = attnkit.conv(Record({"x": x, **padding}), **options, keep="convolved")
+    assert_near(found["x"][1, :3], alone, 1e-12)
+    assert not found["convolved"][1, 3:].any() and found["convolved"][0].all()
+
+
+@pytest.mark.parametrize(
     ("state", "problem"),
     [
         ({"tokens": np.zeros((2, 20))}, r"--state-in: no window \(it has tokens\)"),
