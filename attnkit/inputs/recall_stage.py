@@ -435,7 +435,7 @@ def describe_recall(
             tensors[name] = Tensor(array[0], axes, formula=formulas[name])
     like = record.tensor("x").axes_like(arrays["x"].shape) if "x" in record else None
     output = (" gated" * ("wg" in stage.params)) + " W_O" * ("wo" in stage.params) + " + b_O" * ("bo" in stage.params)
-    formula = f"read, heads side by side{output}" if keep else f"Sᵀq{output}, S ← {rule.formula}"
+    formula = f"read, heads side by side{output}" if keep else f"{formulas['read']}{output}, S ← {rule.formula}"
     tensors["x"] = Tensor(arrays["x"], like, formula=formula)
     return tensors
 

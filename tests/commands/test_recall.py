@@ -313,3 +313,8 @@ def test_an_empty_input_has_an_empty_result(shape, options):
 def test_an_input_without_heads_is_refused():
     with pytest.raises(DataError, match="x of 0 heads: expected 1 or more"):
         attnkit.recall(of(np.zeros((1, 0, 3, 4))))
+
+
+def test_the_formula_of_x_states_the_division():
+    record = attnkit.recall(np.eye(2), divide=True, feature="elu")
+    assert record.tensor("x").formula == "Sᵀq / q · Σ k, S ← S + k vᵀ"
