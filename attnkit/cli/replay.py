@@ -66,8 +66,8 @@ def parse_command(command: str) -> Stage:
         raise DataError(f"its history has a command that attnkit {__version__} refuses ({error}): {command}") from None
     if "engine" in stage.tool.extra_names and stage.tool.name != "run":  # NumPy made it, whatever ATTNKIT_ENGINE is
         stage.extra["engine"] = stage.extra.get("engine") or "numpy"
-    if any(one.tool.name == "train" or one.parameters.get("bless") for one in with_inner(stage)):
-        raise DataError(f"its history has a command that writes files, which is not run again: {command}")
+    if any(one.tool.name in PROGRAMS for one in with_inner(stage)):
+        raise DataError(f"its history has a command that runs programs or writes files, not run again: {command}")
     if stage.extra.get("save"):
         raise DataError(f"its history writes the folder {stage.extra['save']}: not one that attnkit made")
     if "output" in stage.common:
@@ -78,12 +78,6 @@ def parse_command(command: str) -> Stage:
 def first_stage(stage: Stage) -> Stage:
     """The stage that reads the input: of a pipeline of `run` its first."""
     return pipeline.parse_stages(stage.operands[0])[0] if stage.tool.name == "run" and stage.operands else stage
-
-
-def programs_of(parts: list[Part]) -> list[str]:
-    """The tools of a history, also within `run`, that run programs or write folders."""
-    stages = [one for part in parts for stage in part.stages for one in with_inner(stage)]
-    return [one.tool.name for one in stages if one.tool.name in PROGRAMS]
 
 
 def with_inner(stage: Stage) -> list[Stage]:
@@ -168,10 +162,7 @@ def measure_noise(record: Record) -> Noise:
     if stream := read_stream(record):
         return Noise(problem=f"{stream} cannot be read again")
     try:
-        parts = parse_history(record)
-        if names := programs_of(parts):
-            return Noise(problem=f"{names[0]} runs programs or writes files, which only history --replay may")
-        if first_stage(parts[0].stages[0]).count_stdin():
+        if first_stage(parse_history(record)[0].stages[0]).count_stdin():
             return Noise(problem="its first command read standard input")
         with formats.regular_files_only(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the record was made with them

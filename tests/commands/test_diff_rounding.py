@@ -79,10 +79,10 @@ def test_no_program_of_a_history_runs_to_measure_noise(tmp_path, command):
 
 
 @pytest.mark.parametrize(
-    "command", ["golden cases.toml --bless", "run 'golden a.toml --bless'", "train a.txt -o folder"]
+    "command", ["golden a.toml", "run 'golden a.toml --bless'", "train a.txt -o folder", "check attend -- touch a"]
 )
-def test_a_history_that_writes_files_is_not_run_again(command):
-    with pytest.raises(DataError, match="a command that writes files"):
+def test_a_history_that_runs_programs_or_writes_files_is_not_run_again(command):
+    with pytest.raises(DataError, match="a command that runs programs or writes files"):
         replay.parse_history(Record({}, history=({"command": f"attnkit {command}", "version": "0.1.0"},)))
 
 
