@@ -177,7 +177,7 @@ def read_state_parts(tensors: Mapping[str, Array], shapes: Mapping[str, tuple[in
         if not is_float(tensors[name].dtype):
             raise DataError(f"{name} is {tensors[name].dtype}: expected floats", "--state-in")
     if unknown := sorted(set(tensors) - {*shapes, "position"}):
-        raise DataError(f"{unknown[0]} is not one of: {', '.join(shapes)}, position", "--state-in")
+        raise DataError(f"{', '.join(unknown)} is not one of: {', '.join(shapes)}, position", "--state-in")
     return {name: tensors[name] for name in shapes}
 
 

@@ -11,10 +11,9 @@ import typer
 
 from attnkit import formats, model, options
 from attnkit.errors import DataError, UsageError, counted
-from attnkit.inputs.operands import read_position
+from attnkit.inputs.operands import read_position, read_state_parts
 from attnkit.inputs.padding import find_lengths
 from attnkit.model.checks import as_text
-from attnkit.model.dtypes import is_float
 from attnkit.model.formulas.recurrent import (
     DirectionRun,
     LayerRun,
@@ -336,17 +335,9 @@ def read_state_file(
     shapes = {"hidden": (*lead, parameters[0]["hidden"].shape[1])}
     if CELLS[cell].has_cell_state:
         shapes["cell"] = (*lead, len(parameters[0]["hidden"]) // CELLS[cell].blocks)
-    for name, shape in shapes.items():
-        if name not in tensors:
-            raise DataError(f"no {name} (it has {join_names([*tensors])})", "--state-in")
-        if tensors[name].shape != shape:
-            raise DataError(f"{name} {as_text(tensors[name].shape)}: expected {as_text(shape)}", "--state-in")
-        if not is_float(tensors[name].dtype):
-            raise DataError(f"{name} is {tensors[name].dtype}: expected floats", "--state-in")
-    if unknown := sorted(set(tensors) - {*shapes, "position"}):
-        raise DataError(f"{', '.join(unknown)} is not one of: {', '.join(shapes)}, position", "--state-in")
+    stated = read_state_parts(tensors, shapes)
     position = read_position(tensors)
-    parts = [tensors[name] if texts.is_batch else tensors[name][:, None] for name in shapes]
+    parts = [part if texts.is_batch else part[:, None] for part in stated.values()]
     rows = iter([State(*row) for row in zip(*parts, strict=True)])
     states: list[States] = []
     for layer in layers:

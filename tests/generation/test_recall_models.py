@@ -19,36 +19,20 @@ from attnkit.errors import DataError
 from attnkit.generation.kv_cache_file import cache_record, read_cache
 from attnkit.inputs import layers
 from attnkit.records import Record
-from tests.drawing import assert_near, drawn_models, keep_folders, write_model
-from tests.places import arrays
+from tests.drawing import assert_near, drawn_models, write_model
+from tests.generation.frozen_states import Frozen, hidden, logits
 from tests.process import run
 from tests.registry import load_core
 
 TABLE = {name: one for name, one in drawn_models("recall").items() if name.startswith("qwen3")}
 LIMITS = {np.float64: 1e-12, np.float32: 4e-5}  # float32 in transformers itself is 2.5e-5 off
 LENGTHS = (1, 63, 64, 65, 200)
+frozen = Frozen("recall")
 
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
-    """Opens the model of a name in a dtype."""
-    write = keep_folders(tmp_path_factory.mktemp, "recall")
-    return lambda name, dtype=np.float64: layers.core_model(open_checkpoint(write(name, dtype)))
-
-
-def frozen(name, key):
-    return arrays("recall")[f"{name}/{key}"]
-
-
-def hidden(core, ids, mask=None, *, first=0, **fields):
-    """Hidden states of ids (B, T), of which `first` came before; mask (B, first + T), True = a token."""
-    if mask is not None:
-        fields |= {"mask": mask[:, None], "positions": model.token_positions(mask)[:, first:]}
-    return model.run(core, core.config.plan("decoder"), ids, model.Context(**fields))
-
-
-def logits(core, ids, mask=None):
-    return model.head_logits(core, hidden(core, ids, mask))
+    return frozen.opener(tmp_path_factory.mktemp)
 
 
 @pytest.mark.parametrize("dtype", LIMITS)

@@ -20,36 +20,21 @@ from attnkit.interpret import cost
 from attnkit.model.formulas.causal_convolution import causal_convolution, last_window
 from attnkit.model.formulas.experts import route
 from attnkit.records import Record
-from tests.drawing import assert_near, drawn_models, keep_folders, write_model
+from tests.drawing import assert_near, drawn_models, write_model
+from tests.generation.frozen_states import Frozen, hidden, logits
 from tests.gguf_models import convert
-from tests.places import REFERENCES, arrays
+from tests.places import REFERENCES
 from tests.registry import load_core, place_of
 
 TABLE = drawn_models("shortconv")
 LIMITS = {np.float64: 1e-10, np.float32: 6e-6}  # products of gates: float32 in transformers itself is 3.3e-6 off
 LENGTHS = (1, 63, 64, 65, 200)
+frozen = Frozen("shortconv")
 
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
-    """Opens the model of a name in a dtype."""
-    write = keep_folders(tmp_path_factory.mktemp, "shortconv")
-    return lambda name, dtype=np.float64: layers.core_model(open_checkpoint(write(name, dtype)))
-
-
-def frozen(name, key):
-    return arrays("shortconv")[f"{name}/{key}"]
-
-
-def hidden(core, ids, mask=None, *, first=0, **fields):
-    """Hidden states of ids (B, T), of which `first` came before; mask (B, first + T), True = a token."""
-    if mask is not None:
-        fields |= {"mask": mask[:, None], "positions": model.token_positions(mask)[:, first:]}
-    return model.run(core, core.config.plan("decoder"), ids, model.Context(**fields))
-
-
-def logits(core, ids, mask=None):
-    return model.head_logits(core, hidden(core, ids, mask))
+    return frozen.opener(tmp_path_factory.mktemp)
 
 
 @pytest.mark.parametrize("dtype", LIMITS)
