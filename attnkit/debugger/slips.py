@@ -1201,8 +1201,13 @@ def _slip_activation(node: Node) -> Iterator[Change]:
 def slip_multiply(graph: Graph, node: Node) -> Iterator[Change]:
     first, second = node.inputs
     if not first.endswith(".activated"):
-        gate = "before" if node.site.endswith(".admitted") else "after"
+        layer, _, own = first.rpartition(".")
+        gate, other = {"gate_in": ("before", "gate_out"), "gate_out": ("after", "gate_in")}[own]
         yield f"the gate {gate} the convolution is missing", node._replace(kind="scale", inputs=(second,), options={})
+        yield (
+            "the gates before and after the convolution are exchanged",
+            node._replace(inputs=(f"{layer}.{other}", second)),
+        )
         return
     yield GATE_AND_UP, node._replace(inputs=(first, first.replace(".activated", ".hidden")))
     yield "the gate is not applied", node._replace(kind="scale", inputs=(second,), options={})

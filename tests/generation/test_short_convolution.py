@@ -24,6 +24,7 @@ from tests.drawing import assert_near, drawn_models, write_model
 from tests.generation.frozen_states import Frozen, hidden, logits
 from tests.gguf_models import convert
 from tests.places import REFERENCES
+from tests.process import run
 from tests.registry import load_core, place_of
 
 TABLE = drawn_models("shortconv")
@@ -377,3 +378,19 @@ def test_gates_are_divided_by_their_sum_and_a_millionth(opened):
     np.testing.assert_allclose(gates, 1.5 * 0.5 / (1.5 + 1e-6), rtol=1e-15)
     chosen = route(np.zeros((1, 6)), mixture, np.array([0, 0, 9.0, 0, 8.0, 7.0]))
     assert chosen.chosen.tolist() == [[2, 4, 5]] and np.array_equal(chosen.gates, gates)
+
+
+def test_gates_that_a_port_exchanges_are_named(tmp_path):
+    """The dump has both gates as the projection made them: they are exchanged where they are used."""
+    place, core, layer, seen = place_of("lfm2"), load_core("lfm2"), "decoder.0.shortconv", {}
+    ids = np.array([[3, 9, 4, 1, 5]])
+    hidden(core, ids, hook=lambda site: lambda one: seen.setdefault(site, one))
+    sites = ("decoder.0.norm1", *(f"{layer}.{part}" for part in ("gate_in", "gate_out", "values")))
+    dump = {site: seen[site][0] for site in sites}
+    admitted = (dump[f"{layer}.gate_out"] * dump[f"{layer}.values"])[None]
+    dump[f"{layer}.released"] = dump[f"{layer}.gate_in"] * causal_convolution(admitted, core.params[layer]["w"])[0]
+    np.savez(tmp_path / "mine.npz", ids=ids[0], **dump)
+    done = run("diff", "--model", place, tmp_path / "mine.npz", "--why", "-f", "table")
+    assert done.code == 1
+    assert f"{layer}.released: becomes equal" in done.out.decode()
+    assert "if the gates before and after the convolution are exchanged" in done.out.decode()
