@@ -221,7 +221,7 @@ def test_a_command_runs_without_a_shell_and_is_ended_in_time(tmp_path):
         tmp_path,
         quoted={"command": "echo 1.5; touch canary"},
         late={"command": "sleep 30", "timeout": 0.05},
-        large={"shell": "yes", "timeout": 0.2},
+        endless={"shell": "while true; do sleep 1; done", "timeout": 0.2},
         lines={"shell": "yes '[1.5]' | head -300"},
     )
     code, out, _ = golden(tmp_path, "numbers.toml")
