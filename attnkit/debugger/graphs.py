@@ -5,6 +5,7 @@ A picture that the pixels are made of is its first node.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from attnkit.debugger.pictures import PictureInput, pixel_node
 from attnkit.model.config import ConvolutionLayer
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array
+from attnkit.model.exercises.worked_steps import Formula, work
 from attnkit.model.formulas.activations import ACTIVATIONS
 from attnkit.model.formulas.causal_convolution import causal_convolution
 from attnkit.model.formulas.convolution import convolve, scale_places
@@ -107,9 +109,8 @@ LOGARITHMS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def make_spectrogram(
-    samples: Array,
-    options: Spectrogram,
+@cache
+def spectrogram_steps(
     scale: str = "Slaney",
     has_equal_areas: bool = True,
     window: str = "Hann",
@@ -120,28 +121,52 @@ def make_spectrogram(
     mode: Any = "reflect",
     drops: str = "last",
     transform: int = 0,
-    gain: float = 1.0,
-) -> Array:
-    """The log-mel spectrogram of a sound with a choice of every step: (T,) -> (F, M).
+) -> dict[str, Formula]:
+    """The steps of the log-mel spectrogram of a sound x (T,), with a choice of each.
+
+    They read besides `rate`, and `size`, `hop` and `mels` of its windows; the last one, `output`, is (F, M).
 
     mode       how the sound continues beyond its ends: a mode of np.pad; "": frames begin at its first sample
-    drops      the frame that is left out: last or first
+    drops      the frame that is left out: last, first or none
     transform  samples that the Fourier transform reads, with zeros after each frame; 0: those of the frame
     clamp      whose largest logarithm bounds the others: the sound's, each frame's, or none
-    gain       factor of the samples
     """
-    wide, half = samples.astype(np.float64) * gain, options.window // 2
-    padded = np.pad(wide, half, mode=mode) if mode else np.pad(wide, (0, options.window))
-    frames = np.lib.stride_tricks.sliding_window_view(padded, options.window)[:: options.hop]
-    count = len(samples) // options.hop
-    frames = frames[1 : count + 1] if drops == "first" else frames[:count]
-    size = transform or options.window
-    spectrum = np.abs(np.fft.rfft(frames * WINDOWS[window](options.window), size)) ** power
-    mel = spectrum @ make_filters(options, size, scale, has_equal_areas)
-    logs = LOGARITHMS[logarithm](np.maximum(mel, LEAST))
-    largest = {"sound": logs.max(), "frame": logs.max(axis=-1, keepdims=True), "none": np.inf}[clamp]
-    logs = logs if clamp == "none" else np.maximum(logs, largest - RANGE)
-    return (logs + 4) / 4 if rescales else logs
+
+    def cut(x: Any, size: Any, hop: Any) -> Any:
+        size, hop = int(size), int(hop)
+        padded = np.pad(x, size // 2, mode=mode) if mode else np.pad(x, (0, size))
+        frames = np.lib.stride_tricks.sliding_window_view(padded, size)[::hop]
+        count = len(x) // hop
+        return {"last": frames[:count], "first": frames[1 : count + 1], "none": frames[: count + 1]}[drops]
+
+    def bound(logs: Any) -> Any:
+        largest = {"sound": logs.max(), "frame": logs.max(-1, keepdims=True), "none": np.inf}[clamp]
+        return logs if clamp == "none" else np.maximum(logs, largest - RANGE)
+
+    return {
+        "frames": cut,
+        "windowed": lambda frames: frames * WINDOWS[window](frames.shape[-1]),
+        "spectrum": lambda windowed: np.abs(np.fft.rfft(windowed, transform or windowed.shape[-1])),
+        "power": lambda spectrum: spectrum**power,
+        "filters": lambda rate, size, hop, mels: make_filters(
+            Spectrogram(int(rate), int(size), int(hop), int(mels)), transform or int(size), scale, has_equal_areas
+        ),
+        "mel": lambda power, filters: power @ filters,
+        "logs": lambda mel: LOGARITHMS[logarithm](np.maximum(mel, LEAST)),
+        "clamped": bound,
+        "output": lambda clamped: (clamped + 4) / 4 if rescales else clamped,
+    }
+
+
+def make_spectrogram(samples: Array, options: Spectrogram, *, gain: float = 1.0, **choices: Any) -> Array:
+    """The log-mel spectrogram of a sound with a choice of every step: (T,) -> (F, M).
+
+    gain  factor of the samples; choices: of `spectrogram_steps`
+    """
+    given = {"x": samples.astype(np.float64) * gain, "rate": options.rate, "size": options.window}
+    given |= {"hop": options.hop, "mels": options.mels}
+    output: Array = work(spectrogram_steps(**choices), given)["output"]
+    return output
 
 
 def make_filters(options: Spectrogram, size: int, scale: str, has_equal_areas: bool) -> Array:

@@ -10,6 +10,8 @@ from attnkit.inputs import layers
 from tests.drawing import keep_folders
 from tests.places import arrays
 
+LENGTHS = (1, 63, 64, 65, 200)  # of texts that end before, at and after the end of a chunk
+
 
 class Frozen(NamedTuple):
     """The models of a table of tests/references, and their arrays."""

@@ -20,13 +20,12 @@ from attnkit.generation.kv_cache_file import cache_record, read_cache
 from attnkit.inputs import layers
 from attnkit.records import Record
 from tests.drawing import assert_near, drawn_models, write_model
-from tests.generation.frozen_states import Frozen, hidden, logits
+from tests.generation.frozen_states import LENGTHS, Frozen, hidden, logits
 from tests.process import run
 from tests.registry import load_core
 
 TABLE = {name: one for name, one in drawn_models("recall").items() if name.startswith("qwen3")}
 LIMITS = {np.float64: 1e-12, np.float32: 4e-5}  # float32 in transformers itself is 2.5e-5 off
-LENGTHS = (1, 63, 64, 65, 200)
 frozen = Frozen("recall")
 
 

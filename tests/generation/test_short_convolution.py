@@ -21,7 +21,7 @@ from attnkit.model.formulas.causal_convolution import causal_convolution, last_w
 from attnkit.model.formulas.experts import route
 from attnkit.records import Record
 from tests.drawing import assert_near, drawn_models, write_model
-from tests.generation.frozen_states import Frozen, hidden, logits
+from tests.generation.frozen_states import LENGTHS, Frozen, hidden, logits
 from tests.gguf_models import convert
 from tests.places import REFERENCES
 from tests.process import run
@@ -29,7 +29,6 @@ from tests.registry import load_core, place_of
 
 TABLE = drawn_models("shortconv")
 LIMITS = {np.float64: 1e-10, np.float32: 6e-6}  # products of gates: float32 in transformers itself is 3.3e-6 off
-LENGTHS = (1, 63, 64, 65, 200)
 frozen = Frozen("shortconv")
 
 

@@ -10,16 +10,12 @@ import pytest
 
 from attnkit import model
 from tests.drawing import drawn_models
-from tests.places import arrays
+from tests.generation.frozen_states import LENGTHS, Frozen
 from tests.registry import load_core
 
 TABLE = drawn_models("state_spaces")
-LENGTHS = (1, 63, 64, 65, 200)
+frozen = Frozen("state_spaces")
 CUTS = ((1, 7, 8, 9, 41), (3, 4, 20, 41), (40, 41))  # of a text, beside the ends of chunks of 8
-
-
-def frozen(name, key):
-    return arrays("state_spaces")[f"{name}/{key}"]
 
 
 @functools.cache

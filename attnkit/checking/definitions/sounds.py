@@ -5,62 +5,22 @@ from typing import Any
 import numpy as np
 
 from attnkit.checking.definition import Argument, Case, Definition, Way
-from attnkit.debugger.graphs import LOGARITHMS, WINDOWS, make_filters
+from attnkit.debugger.graphs import spectrogram_steps
 from attnkit.debugger.slips import SPECTROGRAMS
 from attnkit.model.exercises.worked_steps import Formula
-from attnkit.model.formulas.spectrogram import LEAST, RANGE, WHISPER, Spectrogram
+from attnkit.model.formulas.spectrogram import WHISPER
 from attnkit.model.slips import Slip
 
-# the steps that a choice of `make_steps` changes
+# the steps that a choice of `spectrogram_steps` changes
 CHANGED = {
     "scale": "filters", "has_equal_areas": "filters", "window": "windowed", "power": "power", "logarithm": "logs",
     "clamp": "clamped", "rescales": "output", "mode": "frames", "drops": "frames", "transform": "spectrum filters",
 }  # fmt: skip
 
 
-def make_steps(
-    scale: str = "Slaney",
-    has_equal_areas: bool = True,
-    window: str = "Hann",
-    power: int = 2,
-    logarithm: str = "log10",
-    clamp: str = "sound",
-    rescales: bool = True,
-    mode: str = "reflect",
-    drops: str = "last",
-    transform: int = 0,
-) -> dict[str, Formula]:
-    """The steps of a spectrogram, each with a choice."""
-
-    def cut(x: Any, size: Any, hop: Any) -> Any:
-        size, hop = int(size), int(hop)
-        padded = np.pad(x, size // 2, mode=mode) if mode else np.pad(x, (0, size))  # type: ignore[call-overload]
-        frames = np.lib.stride_tricks.sliding_window_view(padded, size)[::hop]
-        count = len(x) // hop
-        return {"last": frames[:count], "first": frames[1 : count + 1], "none": frames[: count + 1]}[drops]
-
-    def bound(logs: Any) -> Any:
-        largest = {"sound": logs.max(), "frame": logs.max(-1, keepdims=True), "none": np.inf}[clamp]
-        return logs if clamp == "none" else np.maximum(logs, largest - RANGE)
-
-    return {
-        "frames": cut,
-        "windowed": lambda frames: frames * WINDOWS[window](frames.shape[-1]),
-        "spectrum": lambda windowed: np.abs(np.fft.rfft(windowed, transform or windowed.shape[-1])),
-        "power": lambda spectrum: spectrum**power,
-        "filters": lambda rate, size, hop, mels: make_filters(
-            Spectrogram(int(rate), int(size), int(hop), int(mels)), transform or int(size), scale, has_equal_areas
-        ),
-        "mel": lambda power, filters: power @ filters,
-        "logs": lambda mel: LOGARITHMS[logarithm](np.maximum(mel, LEAST)),
-        "clamped": bound,
-        "output": lambda clamped: (clamped + 4) / 4 if rescales else clamped,
-    }
-
-
 def choose(words: str, **choices: Any) -> Slip[Formula]:
     """The slip of other choices."""
-    steps = make_steps(**choices)
+    steps = spectrogram_steps(**choices)
     return Slip(words, {step: steps[step] for choice in choices for step in CHANGED[choice].split()})
 
 
@@ -81,7 +41,7 @@ MEL = Definition(
         "hop": Argument("", "hop hop_length hop_size stride frame_step", role="number"),
         "mels": Argument("", "mels n_mels num_mels n_mel", role="number"),
     },
-    make_steps(),
+    spectrogram_steps(),
     {"S": SAMPLES},
     (
         Case("plain", lead=()),

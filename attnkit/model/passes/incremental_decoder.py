@@ -205,12 +205,21 @@ def _short_convolution(params: Parameters, layer: str, cache: KVCache) -> Layer:
 
     def convolve(x: Array, shared: Mapping[str, Any]) -> Array:
         gate_in, gate_out, values = thirds(x)
-        window = np.concatenate([cache.states[layer][0], (gate_in * values)[:, None]], axis=1)
-        cache.advance(layer, (window[:, 1:],), 1)
-        y = np.einsum("bkc,kc->bc", window, taps)
-        return out(gate_out * (y if bias is None else y + bias))
+        y, window = _slide(cache.states[layer][0], gate_in * values, taps, bias)
+        cache.advance(layer, (window,), 1)
+        return out(gate_out * y)
 
     return convolve
+
+
+def _slide(window: Array, x: Array, taps: Array, bias: Array | None) -> tuple[Array, Array]:
+    """The causal convolution of one token, and the window after it.
+
+    window (B, K - 1, C), x (B, C) -> (B, C), (B, K - 1, C)
+    """
+    whole = np.concatenate([window, x[:, None]], axis=1)
+    y = np.einsum("bkc,kc->bc", whole, taps)
+    return y if bias is None else y + bias, whole[:, 1:]
 
 
 def _recall(recall: RecallConfig, eps: float, params: Parameters, layer: str, cache: KVCache) -> Layer:
@@ -254,12 +263,11 @@ def _windows(recall: RecallConfig, params: Parameters) -> Callable[..., tuple[li
     activation = ACTIVATIONS[recall.activation]
 
     def convolve(parts: Sequence[Array], windows: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-        rows = [np.concatenate([one, x[:, None]], axis=1) for one, x in zip(windows, parts, strict=True)]
-        found = list[Array]()
-        for letter, window in zip("qkv", rows, strict=True):
-            y, bias = np.einsum("bkc,kc->bc", window, params[f"conv_{letter}"]), params.get(f"conv_bias_{letter}")
-            found.append(activation(y if bias is None else y + bias))
-        return found, [window[:, 1:] for window in rows]
+        found = [
+            _slide(window, x, params[f"conv_{letter}"], params.get(f"conv_bias_{letter}"))
+            for letter, window, x in zip("qkv", windows, parts, strict=True)
+        ]
+        return [activation(y) for y, _ in found], [window for _, window in found]
 
     return convolve
 
